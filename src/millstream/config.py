@@ -1,0 +1,73 @@
+"""ServerConfig: every option, declared once. The command line, environment variables and docs are made from this class.
+
+Resolved once in the supervisor; children read the finished value and never the environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+EMBEDDED_MODEL = "embedded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """Options of `millstream serve`. Each comes as a flag, and as an environment variable `MILLSTREAM_<NAME>`."""
+
+    model: str = EMBEDDED_MODEL
+    """What to serve: `embedded` (the SmolLM2 package), a GGUF file, or a Hugging Face directory with safetensors."""
+    served_model_name: tuple[str, ...] = ()
+    """Names that requests may use in `model`; the first is reported. Default: taken from the model."""
+    host: str = "127.0.0.1"
+    """Address to bind. Anything but loopback makes the server reachable from outside."""
+    port: int = 30000
+    """Port to bind; 0 picks a free one."""
+
+    executor: Literal["torch", "scripted"] = "torch"
+    """What computes tokens: `torch` (a real model) or `scripted` (a stand-in that needs no model)."""
+    script: str | None = None
+    """Scripted executor: a JSON file of rules, or `inline` to read the script from each prompt."""
+    scripted_step_ms: float = 0.0
+    """Scripted executor: milliseconds a step takes; 0 is as fast as it can."""
+    threads: int = 0
+    """CPU threads for the model; 0 uses all cores."""
+
+    chat_template: Path | None = None
+    """Jinja file used instead of the model's own chat template."""
+    context_length: int | None = None
+    """Tokens a request may have, prompt and output together. Default: the model's own limit."""
+    max_total_tokens: int | None = None
+    """Tokens the KV pool holds. Default: 8 contexts, within a quarter of the memory and 2 GiB."""
+    page_size: int = 16
+    """Tokens in a KV page."""
+    disable_radix_cache: bool = False
+    """Do not reuse the KV of shared prompt prefixes."""
+    max_running_requests: int = 64
+    """Requests that may run in one batch."""
+    max_queued_requests: int = 512
+    """Requests that may wait; one more is refused with 503."""
+    chunked_prefill_size: int = 256
+    """Tokens in one step, decode included: a longer prompt is prefilled in chunks beside running requests."""
+
+    sse_keep_alive_s: float = 15.0
+    """Seconds without data after which a stream gets a comment line."""
+    max_body_bytes: int = 32 * 1024 * 1024
+    """Largest request body."""
+    write_timeout_s: float = 60.0
+    """Seconds a client may leave its connection unread before its request is aborted."""
+    start_timeout_s: float = 300.0
+    """Seconds each process may take to become ready."""
+    drain_timeout_s: float = 30.0
+    """Seconds that running requests get to finish after SIGTERM."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe message to log, on stderr."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildConfig:
+    """What a child process is started with: the options and where its sockets are."""
+
+    server: ServerConfig
+    socket_dir: Path = field(default_factory=Path)

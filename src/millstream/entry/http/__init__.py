@@ -1,0 +1,1 @@
+"""Routes and the HTTP server around them."""

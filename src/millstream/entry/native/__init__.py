@@ -1,0 +1,1 @@
+"""The native API: /generate, /tokenize, /detokenize."""

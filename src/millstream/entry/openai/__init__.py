@@ -1,0 +1,1 @@
+"""The OpenAI protocol: requests in, responses and chunks out."""

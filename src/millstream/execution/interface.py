@@ -1,0 +1,82 @@
+"""The seam between scheduler and model: Executor, ForwardBatch, ForwardOutput.
+
+An executor owns the KV tensors and nothing else: every fact about a request comes with its row, so a row can be recomputed
+after a retraction, and what a row samples depends on the row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from millstream.messages.sampling import SamplingParams
+
+
+@dataclass(slots=True)
+class ForwardRow:
+    """One request's part of a step: compute positions `start`..`end - 1` of `token_ids`, then perhaps sample the next.
+
+    `token_ids` (prompt and output so far) belongs to the scheduler and is read-only here. `pages[i]` holds positions
+    `i * page_size` to `(i + 1) * page_size - 1`; pages cover `end` positions at least. Positions before `start` are in KV.
+    """
+
+    rid: str
+    token_ids: Sequence[int]
+    num_prompt_tokens: int
+    start: int
+    end: int
+    pages: Sequence[int]
+    sampling: SamplingParams
+    seed: int
+    sample: bool  # end == len(token_ids): draw the next token
+    banned_token_ids: Sequence[int] = ()  # ids that may not be drawn in this step (stops, before min_new_tokens)
+
+
+@dataclass(slots=True)
+class ForwardBatch:
+    """The rows of one step: any mix of prefill chunks (end - start > 1) and decodes (end - start == 1)."""
+
+    rows: list[ForwardRow]
+
+
+@dataclass(slots=True)
+class ForwardOutput:
+    """What a step made, aligned with the batch's rows.
+
+    `token_ids[i]` holds the next tokens of row i: usually one where the row samples; several where an executor accepts more in
+    a step; empty where it does not sample or has nothing yet (the scheduler runs the row again). `errors` maps a row index to
+    a message: that row's request fails, the others go on.
+    """
+
+    token_ids: list[list[int]]
+    errors: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a loaded executor is and can hold."""
+
+    vocab_size: int  # width of the logits
+    context_length: int  # tokens, the model's own limit or the configured one
+    num_pages: int
+    page_size: int  # tokens
+    eos_token_ids: frozenset[int]  # from the model's config and generation config
+
+
+class Executor(Protocol):
+    """A model behind paged KV. Called from one thread."""
+
+    capabilities: Capabilities
+
+    def forward(self, batch: ForwardBatch) -> ForwardOutput:
+        """Run one step. Writes KV for every position computed.
+
+        Raises:
+            Exception: the whole step failed; no row of it made a token.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what is held."""
+        ...

@@ -1,0 +1,1 @@
+"""The torch executor: the reference implementation, fp32 on CPU."""

@@ -1,0 +1,1 @@
+"""The books of the KV cache: pages and the prefix tree, as integers."""

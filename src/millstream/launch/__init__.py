@@ -1,0 +1,1 @@
+"""The supervisor: starts the three processes, watches them, stops them."""

@@ -1,0 +1,71 @@
+"""Every value that crosses a process border: typed msgspec structs, no torch, no behaviour beyond checks.
+
+| shape | from -> to |
+| --- | --- |
+| `GenerateReqInput` | adapters -> TokenizerManager (same process) |
+| `TokenizedGenerateReqInput`, `AbortReq`, `StatsReq` | entry -> scheduler |
+| `BatchTokenIDOutput`, `StatsReply` (passing through) | scheduler -> detokenizer |
+| `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
+| `AdmissionOutput` | scheduler -> entry |
+| `Ready`, `ChildError` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
+"""
+
+from millstream.messages.control import (
+    AbortReq,
+    AdmissionOutput,
+    ChildError,
+    EngineInfo,
+    ProcessState,
+    Ready,
+    Rejection,
+    ServerState,
+    Shutdown,
+    StatsReply,
+    StatsReq,
+)
+from millstream.messages.finish import Abort, FinishReason, Length, Stop
+from millstream.messages.generate import GenerateReqInput
+from millstream.messages.sampling import SamplingParams
+from millstream.messages.text_batch import BatchStrOutput, TextRow
+from millstream.messages.timing import Timing, Usage
+from millstream.messages.token_batch import BatchTokenIDOutput, DecodeOptions, TokenRow
+from millstream.messages.tokenized import TokenizedGenerateReqInput
+
+ToScheduler = TokenizedGenerateReqInput | AbortReq | StatsReq
+ToDetokenizer = BatchTokenIDOutput | StatsReply
+ToEntry = BatchStrOutput | AdmissionOutput | StatsReply
+ToSupervisor = Ready | ChildError
+FromSupervisor = ServerState | Shutdown
+
+__all__ = [
+    "Abort",
+    "AbortReq",
+    "AdmissionOutput",
+    "BatchStrOutput",
+    "BatchTokenIDOutput",
+    "ChildError",
+    "DecodeOptions",
+    "EngineInfo",
+    "FinishReason",
+    "FromSupervisor",
+    "GenerateReqInput",
+    "Length",
+    "ProcessState",
+    "Ready",
+    "Rejection",
+    "SamplingParams",
+    "ServerState",
+    "Shutdown",
+    "StatsReply",
+    "StatsReq",
+    "Stop",
+    "TextRow",
+    "Timing",
+    "ToDetokenizer",
+    "ToEntry",
+    "ToScheduler",
+    "ToSupervisor",
+    "TokenRow",
+    "TokenizedGenerateReqInput",
+    "Usage",
+]

@@ -1,0 +1,111 @@
+"""Control messages: everything that is not a request's way from prompt to text."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from millstream.messages.finish import AbortCause
+
+ProcessName = Literal["entry", "scheduler", "detokenizer"]
+ProcessPhase = Literal["STARTING", "READY", "DRAINING", "STOPPED", "FAILED"]
+
+
+class AbortReq(Struct, frozen=True, tag="abort_req", gc=False):
+    """Stop one request. entry -> scheduler; answered by the request's one final row.
+
+    Matching is exact. An unknown rid is ignored: requests and aborts share one ordered channel, so its final row is already
+    on the way.
+    """
+
+    rid: str
+    cause: AbortCause = "client_gone"
+
+
+class Rejection(Struct, frozen=True, omit_defaults=True, gc=False):
+    """One request the scheduler did not admit, in the terms of an HTTP error."""
+
+    rid: str
+    message: str
+    status: int
+    type: str
+    code: str | None = None
+    param: str | None = None
+    retry_after_s: int | None = None
+
+
+class AdmissionOutput(Struct, frozen=True, omit_defaults=True, tag="admission", gc=False):
+    """Verdicts on new requests. scheduler -> entry, before any row of theirs. A rejected request has no rows."""
+
+    accepted: list[str] = []
+    rejected: list[Rejection] = []
+
+
+class StatsReq(Struct, frozen=True, tag="stats_req", gc=False):
+    """Ask for a snapshot. entry -> scheduler -> detokenizer -> entry as `StatsReply`, in order with the data it counts."""
+
+    id: int
+
+
+class StatsReply(Struct, kw_only=True, tag="stats", gc=False):
+    """Live counts. The scheduler fills its part, the detokenizer adds its own on the way through."""
+
+    id: int
+    scheduler_requests: int
+    waiting: int
+    running: int
+    pages_total: int
+    pages_free: int  # evictable prefix pages count as free
+    pages_cached: int
+    steps: int
+    retractions: int
+    detokenizer_requests: int = 0
+    dropped_rows: int = 0
+
+
+class EngineInfo(Struct, frozen=True, kw_only=True):
+    """What the scheduler's start-up resolved, for the entry to check requests against."""
+
+    vocab_size: int
+    context_length: int  # tokens: prompt and output together, also bounded by the KV pool
+    eos_token_ids: list[int]
+    num_pages: int
+    page_size: int
+    max_running_requests: int
+    executor: str
+
+
+class Ready(Struct, frozen=True, omit_defaults=True, tag="ready"):
+    """This child can work. child -> supervisor, once."""
+
+    process: ProcessName
+    engine: EngineInfo | None = None  # from the scheduler
+
+
+class ChildError(Struct, frozen=True, omit_defaults=True, tag="error"):
+    """This child cannot go on and is about to exit. child -> supervisor; printed once, by the supervisor."""
+
+    process: ProcessName
+    message: str
+    hint: str | None = None
+
+
+class ProcessState(Struct, frozen=True, gc=False):
+    """One process as the supervisor sees it."""
+
+    pid: int
+    state: ProcessPhase
+
+
+class ServerState(Struct, frozen=True, omit_defaults=True, tag="state"):
+    """All processes and, once known, the engine's facts. supervisor -> entry, at every change."""
+
+    processes: dict[str, ProcessState]
+    engine: EngineInfo | None = None
+
+
+class Shutdown(Struct, frozen=True, tag="shutdown"):
+    """Finish and exit. supervisor -> child. The entry drains for up to `drain_s` seconds first."""
+
+    drain_s: float = 0.0

@@ -1,0 +1,23 @@
+"""GenerateReqInput: one protocol-free request. Adapters and the native API -> TokenizerManager, in one process."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from millstream.messages.sampling import SamplingParams
+from millstream.messages.timing import Timing
+
+
+class GenerateReqInput(Struct, kw_only=True):
+    """One prompt (`text` or `input_ids`, exactly one) and how to continue it. Roles, tools and model names stay behind.
+
+    `add_special_tokens` is False for text that a chat template rendered: the template wrote its own BOS.
+    """
+
+    rid: str
+    text: str | None = None
+    input_ids: list[int] | None = None
+    add_special_tokens: bool = True
+    sampling: SamplingParams
+    cache_namespace: str = ""  # requests of different namespaces never share prefix pages
+    timing: Timing

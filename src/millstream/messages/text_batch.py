@@ -1,0 +1,25 @@
+"""BatchStrOutput: detokenizer -> entry. The rows of a `BatchTokenIDOutput` with text in place of decode state."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from millstream.messages.finish import FinishReason
+from millstream.messages.timing import Timing, Usage
+
+
+class TextRow(Struct, omit_defaults=True, gc=False):
+    """New stable text of one request (often empty: a character may span tokens) and the facts of its `TokenRow`."""
+
+    rid: str
+    text: str
+    token_ids: list[int]
+    usage: Usage
+    finish: FinishReason | None = None
+    timing: Timing | None = None  # on the final row only
+
+
+class BatchStrOutput(Struct, tag="text", gc=False):
+    """All rows of one step."""
+
+    rows: list[TextRow]

@@ -1,0 +1,31 @@
+"""Facts that travel with a request through every hop: stage stamps and token counts."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Timing(Struct, kw_only=True, omit_defaults=True, gc=False):
+    """When each stage of one request ended, in seconds of `time.monotonic()` (one clock for all processes of a machine).
+
+    Each owner fills its own stamps; 0.0 means the stage was not reached. A stage lasted from the stamp before it to its own.
+    """
+
+    received: float = 0.0  # entry: the HTTP body was read
+    adapted: float = 0.0  # entry: protocol checked, chat template rendered
+    tokenized: float = 0.0  # entry: ids known, about to be sent
+    queued: float = 0.0  # scheduler: taken from the socket
+    admitted: float = 0.0  # scheduler: first time it got pages and a slot
+    prefilled: float = 0.0  # scheduler: first token sampled
+    decoded: float = 0.0  # scheduler: last token settled
+    detokenized: float = 0.0  # detokenizer: last text made
+    first_written: float = 0.0  # entry: first text handed to the connection
+    written: float = 0.0  # entry: last byte handed to the connection
+
+
+class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Token counts of one request. `cached_tokens` counts prompt tokens whose KV came from the prefix cache."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0

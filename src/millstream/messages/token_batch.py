@@ -1,0 +1,41 @@
+"""BatchTokenIDOutput: scheduler -> detokenizer. What one step made, a row a request."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from millstream.messages.finish import FinishReason
+from millstream.messages.timing import Timing, Usage
+
+
+class DecodeOptions(Struct, frozen=True, omit_defaults=True, gc=False):
+    """How to turn one request's ids into text. Reaches the detokenizer once, with the request's first row."""
+
+    rid: str
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    no_stop_trim: bool = False
+
+
+class TokenRow(Struct, omit_defaults=True, gc=False):
+    """New tokens of one request.
+
+    `held_back` counts characters at the end of all text made so far that must not be shown yet, because they may be the
+    start of a stop string. On a final row with `Stop(matched=str)` it counts the characters from where the text is cut
+    (the start of the match, or its end with `no_stop_trim`): the detokenizer trims by this evidence and never searches.
+    On a final row with any other reason it is 0. A final `Stop(matched=int)` row's last id is the stop token itself.
+    """
+
+    rid: str
+    token_ids: list[int]
+    usage: Usage
+    held_back: int = 0  # characters
+    finish: FinishReason | None = None
+    timing: Timing | None = None  # on the final row only
+
+
+class BatchTokenIDOutput(Struct, omit_defaults=True, tag="tokens", gc=False):
+    """All rows of one step. `opened` holds the options of requests whose first row is in this batch."""
+
+    rows: list[TokenRow]
+    opened: list[DecodeOptions] = []

@@ -1,0 +1,23 @@
+"""TokenizedGenerateReqInput: entry -> scheduler. Everything that influences the model is final here."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from millstream.messages.sampling import SamplingParams
+from millstream.messages.timing import Timing
+
+
+class TokenizedGenerateReqInput(Struct, kw_only=True, omit_defaults=True, tag="generate"):
+    """One request in model terms. Answered by an `AdmissionOutput`, then by rows with exactly one final row.
+
+    `input_ids` are authoritative: the scheduler never sees text and never re-tokenises. `sampling` was verified, its seed
+    is drawn, and `max_new_tokens` is resolved: `len(input_ids) + max_new_tokens` fits the context.
+    """
+
+    rid: str
+    input_ids: list[int]
+    sampling: SamplingParams
+    max_new_tokens: int
+    cache_namespace: str = ""
+    timing: Timing

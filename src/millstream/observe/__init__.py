@@ -1,0 +1,1 @@
+"""Logging, and what else shows the server at work."""

@@ -1,0 +1,1 @@
+"""The scheduler process: who runs next, and who owns which KV page."""
