@@ -5,9 +5,11 @@ Resolved once in the supervisor; children read the finished value and never the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from millstream.errors import StartupError
 
 EMBEDDED_MODEL = "embedded"
 
@@ -34,7 +36,7 @@ class ServerConfig:
     threads: int = 0
     """CPU threads for the model; 0 uses all cores."""
 
-    chat_template: Path | None = None
+    chat_template: str | None = None
     """Jinja file used instead of the model's own chat template."""
     context_length: int | None = None
     """Tokens a request may have, prompt and output together. Default: the model's own limit."""
@@ -64,10 +66,49 @@ class ServerConfig:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe message to log, on stderr."""
 
+    def check(self) -> None:
+        """Refuse values that cannot work.
+
+        Raises:
+            StartupError: the first option out of range, with its value.
+        """
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise StartupError(f"{name} is {value}; it must be from {low:g} to {high:g}")
+        if self.chunked_prefill_size <= self.max_running_requests:
+            raise StartupError(
+                f"chunked_prefill_size is {self.chunked_prefill_size}; it must be more than max_running_requests, "
+                f"{self.max_running_requests}: every running request decodes one token in each step"
+            )
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("port", 0, 65535),
+    ("scripted_step_ms", 0, 60_000),
+    ("threads", 0, 1024),
+    ("context_length", 2, 1 << 30),
+    ("max_total_tokens", 2, 1 << 40),
+    ("page_size", 1, 1024),
+    ("max_running_requests", 1, 65536),
+    ("max_queued_requests", 0, 1 << 20),
+    ("chunked_prefill_size", 1, 1 << 20),
+    ("sse_keep_alive_s", 0.01, 3600),
+    ("max_body_bytes", 1024, 1 << 34),
+    ("write_timeout_s", 0.1, 86400),
+    ("start_timeout_s", 1, 86400),
+    ("drain_timeout_s", 0, 86400),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChildConfig:
-    """What a child process is started with: the options and where its sockets are."""
+    """What a child process starts with: the options, and where the sockets are."""
 
     server: ServerConfig
-    socket_dir: Path = field(default_factory=Path)
+    socket_directory: str
+
+    @property
+    def socket_dir(self) -> Path:
+        """The private directory that holds every process's inbox."""
+        return Path(self.socket_directory)

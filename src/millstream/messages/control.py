@@ -81,6 +81,7 @@ class Ready(Struct, frozen=True, omit_defaults=True, tag="ready"):
 
     process: ProcessName
     engine: EngineInfo | None = None  # from the scheduler
+    url: str | None = None  # from the entry: where it listens
 
 
 class ChildError(Struct, frozen=True, omit_defaults=True, tag="error"):

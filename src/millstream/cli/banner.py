@@ -1,0 +1,25 @@
+"""What `millstream serve` prints once it is ready: where it is and how to talk to it."""
+
+from __future__ import annotations
+
+from millstream.messages import EngineInfo
+
+
+def ready_banner(url: str, model: str, engine: EngineInfo) -> str:
+    """The text for a server of `model` that listens at `url`."""
+    return f"""
+Millstream is ready: {url}
+  model {model} ({engine.executor}), context {engine.context_length} tokens, {engine.num_pages} pages of {engine.page_size} tokens
+
+  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Say hello"}}]}}'
+
+  from openai import OpenAI
+  client = OpenAI(base_url="{url}/v1", api_key="none")
+  for chunk in client.chat.completions.create(
+      model="{model}", messages=[{{"role": "user", "content": "Say hello"}}], stream=True
+  ):
+      print(chunk.choices[0].delta.content or "", end="")
+
+Stop with Ctrl-C.
+"""

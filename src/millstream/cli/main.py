@@ -1,0 +1,76 @@
+"""`millstream`: the command line. Thin: it turns arguments into a `ServerConfig` and hands it to the supervisor."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.config import Env
+
+from millstream import __version__
+from millstream.checkpoint.locate import resolve_model
+from millstream.cli.banner import ready_banner
+from millstream.config import ServerConfig
+from millstream.errors import StartupError
+from millstream.launch.supervisor import Supervisor
+from millstream.messages import EngineInfo
+
+app = App(
+    name="millstream",
+    help="An LLM serving runtime that can prove what it did.",
+    version=__version__,
+    config=Env("MILLSTREAM_", command=False),
+)
+
+
+@app.command
+def serve(
+    path: Annotated[str | None, Parameter(show_env_var=False)] = None,
+    /,
+    *,
+    config: Annotated[ServerConfig | None, Parameter(name="*")] = None,
+) -> int:
+    """Serve a model over HTTP until Ctrl-C or SIGTERM.
+
+    Parameters
+    ----------
+    path
+        `embedded`, a GGUF file, or a Hugging Face directory; the same as `--model`.
+    """
+    config = config or ServerConfig()
+    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname).1s supervisor  %(message)s")
+    try:
+        config = _resolve(config, path)
+
+        def on_ready(url: str, engine: EngineInfo) -> None:
+            sys.stdout.write(ready_banner(url, config.served_model_name[0], engine))
+            sys.stdout.flush()
+
+        Supervisor(config, on_ready).run()
+    except StartupError as error:
+        sys.stderr.write(f"millstream: {error}\n")
+        if error.hint:
+            sys.stderr.write(f"hint: {error.hint}\n")
+        return 1
+    return 0
+
+
+def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:
+    """The configuration with everything that can be known before a process starts: a wrong model path fails here, at once."""
+    if path is not None:
+        config = dataclasses.replace(config, model=path)
+    config.check()
+    if config.served_model_name:
+        if config.executor != "scripted":
+            resolve_model(config.model)
+        return config
+    names = ("scripted",) if config.executor == "scripted" else resolve_model(config.model).names
+    return dataclasses.replace(config, served_model_name=names)
+
+
+def main() -> None:
+    """Entry point of the `millstream` command."""
+    sys.exit(app())

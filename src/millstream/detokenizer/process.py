@@ -1,0 +1,53 @@
+"""The detokenizer process: a synchronous loop from the scheduler's messages to the entry's."""
+
+from __future__ import annotations
+
+import logging
+
+import zmq
+
+from millstream.checkpoint.locate import resolve_model
+from millstream.config import ChildConfig
+from millstream.detokenizer.detokenizer_manager import DetokenizerManager
+from millstream.ipc.address import socket_address
+from millstream.ipc.channel import PullChannel, PushChannel
+from millstream.ipc.control import ControlLink
+from millstream.messages import Ready, Shutdown, ToDetokenizer
+from millstream.text.tokenizer import load_scripted_tokenizer, load_tokenizer
+
+log = logging.getLogger(__name__)
+
+
+def run(config: ChildConfig, control: ControlLink) -> None:
+    """Load the tokenizer, report READY, and work until told to stop.
+
+    Raises:
+        StartupError: the tokenizer cannot be loaded.
+        PeerGone: the supervisor is gone.
+    """
+    inbox = PullChannel(socket_address(config.socket_dir, "detokenizer"), ToDetokenizer)
+    to_entry = PushChannel(socket_address(config.socket_dir, "entry"))
+    scripted = config.server.executor == "scripted"
+    tokenizer = load_scripted_tokenizer() if scripted else load_tokenizer(resolve_model(config.server.model))
+    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=to_entry)
+    poller = zmq.Poller()
+    inbox.register(poller)
+    poller.register(control.fileno(), zmq.POLLIN)
+    control.send(Ready(process="detokenizer"))
+    try:
+        _loop(manager, inbox, control, poller)
+    finally:
+        inbox.close()
+        to_entry.close()
+
+
+def _loop(manager: DetokenizerManager, inbox: PullChannel, control: ControlLink, poller: zmq.Poller) -> None:
+    while True:
+        ready = dict(poller.poll())
+        for message in inbox.receive():
+            try:
+                manager.handle(message)
+            except Exception:
+                log.exception("a message from the scheduler could not be handled")
+        if control.fileno() in ready and any(isinstance(message, Shutdown) for message in control.receive()):
+            return

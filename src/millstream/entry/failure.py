@@ -1,0 +1,68 @@
+"""Failure: why a client gets no answer, as plain facts. Made by whoever finds out; written to the wire by `http.errors`.
+
+One shape for an exception of ours, a verdict of the scheduler and an aborted request, so that all of them look the same to
+the client, before the first byte (status) and after it (SSE error event).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millstream.errors import EngineDeadError, EngineError, MillstreamError
+from millstream.messages import Abort, Rejection
+from millstream.messages.finish import AbortCause
+
+CLIENT_ABORTED_STATUS = 499  # asked for by a client: nothing failed, and a client library must not try again by itself
+
+
+class Failure(NamedTuple):
+    """HTTP status and the members of the OpenAI error object."""
+
+    status: int
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+    retry_after_s: int | None = None
+
+
+class RequestFailed(Exception):
+    """Carries a `Failure` to the place that answers the client."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def failure_of_error(error: MillstreamError) -> Failure:
+    """The failure that an exception of the project stands for."""
+    return Failure(error.status, error.message, error.type, error.param, error.code, error.retry_after_s)
+
+
+def failure_of_rejection(rejection: Rejection) -> Failure:
+    """The failure behind the scheduler's refusal to admit a request."""
+    return Failure(
+        rejection.status, rejection.message, rejection.type, rejection.param, rejection.code, rejection.retry_after_s
+    )
+
+
+def failure_of_abort(abort: Abort) -> Failure:
+    """The failure behind a final row that ends a request from outside or by a fault."""
+    if abort.cause == "engine_error":
+        return Failure(max(abort.status, 500), abort.message, EngineError.type, code="engine_error")
+    return failure_of_cause(abort.cause, abort.message)
+
+
+def failure_of_cause(cause: AbortCause, message: str | None = None) -> Failure:
+    """The failure for a request that ends for `cause` without a row of its own."""
+    if cause == "drain":
+        return Failure(
+            EngineDeadError.status,
+            message or "The server is shutting down.",
+            EngineDeadError.type,
+            code="shutting_down",
+            retry_after_s=EngineDeadError.retry_after_s,
+        )
+    if cause == "deadline":
+        return Failure(504, message or "The request ran out of time.", "timeout_error", code="deadline")
+    return Failure(CLIENT_ABORTED_STATUS, message or "The request was aborted.", "request_aborted", code=cause)

@@ -1,0 +1,69 @@
+"""Honoured or refused: how a request body becomes a typed struct, and what happens to every other field.
+
+Each API declares one `FieldRules`; docs are made from it. A field is honoured (a member of the struct), without effect, or
+refused by name. Null equals absent for all of them, and a name on no list is refused too: a typo must not pass in silence.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from millstream.errors import RequestError
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_PATH = re.compile(r"^(?P<text>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_MISSING = re.compile(r"missing required field `([^`]+)`")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A field we know and do not implement. `neutral` values ask for nothing and pass; `why` is told to the client."""
+
+    why: str = "it is not supported by this server"
+    neutral: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class FieldRules(Generic[T]):
+    """The fields of one API: members of `honoured` work; `without_effect` says why each needs none; `refused` are 400."""
+
+    honoured: type[T]
+    without_effect: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, Refused] = field(default_factory=dict)
+
+    def parse(self, body: dict[str, Any]) -> T:
+        """Turn a decoded body into the struct.
+
+        Raises:
+            RequestError: a field is refused, unknown, missing or of the wrong type; `param` names it.
+        """
+        known = {}
+        for name, value in body.items():
+            if value is None or name in self.without_effect:
+                continue
+            if name in self.honoured.__struct_fields__:
+                known[name] = value
+            elif (rule := self.refused.get(name)) is None:
+                raise RequestError(f"Unrecognized request argument: `{name}`.", param=name, code="unknown_parameter")
+            elif not any(value == neutral and type(value) is type(neutral) for neutral in rule.neutral):
+                raise RequestError(f"`{name}` is refused: {rule.why}.", param=name, code="unsupported_parameter")
+        try:
+            return msgspec.convert(known, self.honoured, str_keys=True)
+        except msgspec.ValidationError as error:
+            raise _request_error(error) from None
+
+
+def _request_error(error: msgspec.ValidationError) -> RequestError:
+    """The validation error in a client's terms, with the field's path."""
+    match = _PATH.match(str(error))
+    assert match is not None  # the pattern matches every string
+    path, text = match["path"] or None, match["text"]
+    if missing := _MISSING.search(text):
+        path = f"{path}.{missing[1]}" if path else missing[1]
+        return RequestError(f"`{path}` is required.", param=path, code="missing_required_parameter")
+    return RequestError(f"{path or 'The body'} is wrong: {text}.", param=path, code="invalid_type")

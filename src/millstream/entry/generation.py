@@ -1,0 +1,84 @@
+"""Generation: what one client call waits for, one or several requests (choices, prompts) behind one doorbell.
+
+Made by the TokenizerManager, consumed by exactly one coroutine of an adapter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.state import Phase, ReqState
+from millstream.messages import TextRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Where requests came from, for messages and the log; nothing behind the TokenizerManager sees it.
+
+    `default_max_new_tokens` applies where the client gave no limit, shortened to what the context leaves; None: all of it.
+    """
+
+    api: str
+    model: str
+    prompt_param: str  # what the client calls its prompt
+    request_id: str | None = None  # the client's own id, only echoed and logged
+    default_max_new_tokens: int | None = None
+
+
+class Generation:
+    """The requests of one call, in order. `rid` is the call's own key; with one request it is the request's too."""
+
+    def __init__(self, rid: str, states: list[ReqState], origin: Origin) -> None:
+        self.rid = rid
+        self.states = states
+        self.origin = origin
+        self._bell = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake the consumer: rows, a verdict, a failure, or time for a sign of life."""
+        self._bell.set()
+
+    async def wait(self) -> None:
+        """Wait for the next ring.
+
+        Raises:
+            RequestFailed: one of the requests ended without being finished.
+        """
+        await self._bell.wait()
+        self._bell.clear()
+        for state in self.states:
+            if state.failure is not None:
+                raise RequestFailed(state.failure)
+
+    async def receive(self) -> list[tuple[int, TextRow]]:
+        """Wait for rows, then take all there are: (index of the request, row). Empty after `ring` without rows.
+
+        A row may end its request with `Abort`; what that means to the client is the adapter's to say.
+
+        Raises:
+            RequestFailed: one of the requests ended without a row.
+        """
+        await self.wait()
+        return [(index, row) for index, state in enumerate(self.states) if (row := state.take()) is not None]
+
+    def stamp_written(self, now: float, *, last: bool = False) -> None:
+        """Note that text was handed to the connection at `now`; `last`: nothing more will be."""
+        for state in self.states:
+            timing = state.obj.timing
+            timing.first_written = timing.first_written or now
+            if last:
+                timing.written = now
+
+    def fail(self, state: ReqState, failure: Failure) -> None:
+        """End `state` from the entry's side: no row of it will come."""
+        state.failure = failure
+        if state.phase is not Phase.FINISHED:
+            state.move(Phase.FINISHED)
+        self.ring()
+
+    @property
+    def finished(self) -> bool:
+        """Whether every request has ended."""
+        return all(state.phase is Phase.FINISHED for state in self.states)

@@ -1,0 +1,94 @@
+"""The ASGI app: which handler answers what, and what an exception means to the client. One path for every error.
+
+Handlers take an `Exchange` and the `Service`. A table is all the routing there is: the paths are fixed but for one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from millstream.entry.failure import Failure, RequestFailed, failure_of_error
+from millstream.entry.http.errors import INTERNAL, Header, method_not_allowed, not_found
+from millstream.entry.http.exchange import ClientGone, Exchange, Message, Receive, Send
+from millstream.entry.native.generate import abort_request, generate
+from millstream.entry.native.info import health, model, models, root, server_info
+from millstream.entry.native.tokenize import detokenize, tokenize
+from millstream.entry.openai.chat import chat_completions
+from millstream.entry.openai.completions import completions
+from millstream.entry.service import Service
+from millstream.errors import MillstreamError
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Exchange, Service], Awaitable[None]]
+
+ROUTES: dict[str, dict[str, Handler]] = {
+    "/": {"GET": root},
+    "/health": {"GET": health},
+    "/ready": {"GET": health},
+    "/server_info": {"GET": server_info},
+    "/v1/models": {"GET": models},
+    "/v1/chat/completions": {"POST": chat_completions},
+    "/v1/completions": {"POST": completions},
+    "/generate": {"POST": generate},
+    "/abort_request": {"POST": abort_request},
+    "/tokenize": {"POST": tokenize},
+    "/v1/tokenize": {"POST": tokenize},
+    "/detokenize": {"POST": detokenize},
+    "/v1/detokenize": {"POST": detokenize},
+}
+MODEL_PREFIX = "/v1/models/"  # the rest is a model's name, which may hold slashes
+
+
+class App:
+    """ASGI application over one `Service`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request; never raises for what a client does."""
+        exchange = Exchange(scope, receive, send, max_body_bytes=self._service.config.max_body_bytes)
+        headers: list[Header] = []
+        try:
+            await self._handler(exchange, headers)(exchange, self._service)
+        except ClientGone:
+            return
+        except RequestFailed as error:
+            await self._fail(exchange, error.failure, headers)
+        except MillstreamError as error:
+            await self._fail(exchange, failure_of_error(error), headers)
+        except Exception:
+            log.exception("%s %s failed", exchange.method, exchange.path)
+            await self._fail(exchange, INTERNAL, headers)
+
+    def _handler(self, exchange: Exchange, headers: list[Header]) -> Handler:
+        methods = ROUTES.get(exchange.path)
+        if methods is None:
+            name = exchange.path.removeprefix(MODEL_PREFIX)
+            if name in ("", exchange.path):
+                raise RequestFailed(not_found(exchange.path))
+            methods = {"GET": partial(model, name=name)}
+        handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
+        if handler is None:
+            allowed = ", ".join(methods)
+            headers.append((b"allow", allowed.encode("ascii")))
+            raise RequestFailed(method_not_allowed(exchange.method, exchange.path, allowed))
+        return handler
+
+    async def _fail(self, exchange: Exchange, failure: Failure, headers: list[Header]) -> None:
+        log.info(
+            "refused %s %s status=%d type=%s code=%s param=%s",
+            exchange.method,
+            exchange.path,
+            failure.status,
+            failure.type,
+            failure.code,
+            failure.param,
+        )
+        if exchange.started:  # too late for a status: a cut connection never looks like success
+            exchange.drop_connection()
+        else:
+            await exchange.send_failure(failure, headers=headers)

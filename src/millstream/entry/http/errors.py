@@ -1,0 +1,58 @@
+"""The one place that turns a `Failure` into bytes: the OpenAI error envelope, its status and its headers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.entry.failure import Failure
+
+Header = tuple[bytes, bytes]
+
+INTERNAL = Failure(500, "The server failed on this request.", "server_error", code="internal_error")
+
+
+def error_body(failure: Failure) -> bytes:
+    """`{"error": {"message", "type", "param", "code"}}`."""
+    return msgspec.json.encode(
+        {"error": {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}}
+    )
+
+
+def error_headers(failure: Failure) -> list[Header]:
+    """`Retry-After` where trying again later may help."""
+    return [] if failure.retry_after_s is None else [(b"retry-after", b"%d" % failure.retry_after_s)]
+
+
+def not_found(path: str) -> Failure:
+    """No route has this path."""
+    return Failure(404, f"There is nothing at `{path}`.", "invalid_request_error", code="not_found")
+
+
+def method_not_allowed(method: str, path: str, allowed: str) -> Failure:
+    """The path exists, for other methods."""
+    return Failure(405, f"`{path}` takes {allowed}, not {method}.", "invalid_request_error", code="method_not_allowed")
+
+
+def body_too_large(limit: int) -> Failure:
+    """The request body is over the limit."""
+    return Failure(413, f"The request body has more than {limit} bytes.", "invalid_request_error", code="body_too_large")
+
+
+def unsupported_media_type(content_type: str) -> Failure:
+    """The body is declared as something other than JSON."""
+    return Failure(
+        415,
+        f"Content-Type is `{content_type[:100]}`; it must be `application/json`.",
+        "invalid_request_error",
+        code="unsupported_media_type",
+    )
+
+
+def headers_too_large(limit: int) -> Failure:
+    """The request line and headers are over the limit."""
+    return Failure(431, f"The request headers have more than {limit} bytes.", "invalid_request_error", code="headers_too_large")
+
+
+def bad_http(message: str) -> Failure:
+    """The bytes are not an HTTP request."""
+    return Failure(400, message, "invalid_request_error", code="bad_http")

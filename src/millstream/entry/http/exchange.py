@@ -1,0 +1,166 @@
+"""Exchange: one HTTP request and its answer, over bare ASGI. Reads the body within limits, watches for the client leaving.
+
+Made by the app for each request. Exactly one coroutine may read from the client: first the body, then `while_connected`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
+from typing import Any
+
+import msgspec
+
+from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.http.errors import Header, body_too_large, error_body, error_headers, unsupported_media_type
+from millstream.errors import RequestError
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+TRANSPORT = "millstream.transport"  # key in the scope's extensions: the connection, to close it
+JSON = (b"content-type", b"application/json")
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+class ClientGone(Exception):
+    """The client closed its connection; there is nobody to answer."""
+
+
+class Exchange:
+    """One request and its answer. `request_id` is the client's `X-Request-Id`: echoed and logged, never a key."""
+
+    def __init__(self, scope: Message, receive: Receive, send: Send, *, max_body_bytes: int) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.started = False
+        self._headers: Sequence[Header] = scope["headers"]
+        self._transport: asyncio.Transport | None = scope.get("extensions", {}).get(TRANSPORT)
+        self._receive = receive
+        self._send = send
+        self._max_body_bytes = max_body_bytes
+        given = self.header(b"x-request-id")
+        self.request_id = given.decode("ascii") if given is not None and _REQUEST_ID.fullmatch(given) else None
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a header, by its lower-case name."""
+        return next((value for key, value in self._headers if key == name), None)
+
+    async def read_object(self) -> dict[str, Any]:
+        """Read the body as one JSON object.
+
+        Raises:
+            RequestFailed: too large (413) or not declared as JSON (415).
+            RequestError: not JSON, or not an object.
+            ClientGone: the client left before the body was complete.
+        """
+        self._check_content_type()
+        return decode_object(await self._read_body())
+
+    def _check_content_type(self) -> None:
+        content_type = self.header(b"content-type")
+        if content_type is not None and content_type.split(b";")[0].strip().lower() != b"application/json":
+            raise RequestFailed(unsupported_media_type(content_type.decode("latin-1")))
+
+    async def _read_body(self) -> bytes:
+        declared = self.header(b"content-length")
+        if declared is not None and declared.isdigit() and int(declared) > self._max_body_bytes:
+            raise RequestFailed(body_too_large(self._max_body_bytes))
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > self._max_body_bytes:
+                raise RequestFailed(body_too_large(self._max_body_bytes))
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`, and cancel it the moment the client leaves.
+
+        Raises:
+            ClientGone: it left first; `work` was cancelled and is done.
+        """
+        task = asyncio.create_task(work)
+        watcher = asyncio.create_task(self._disconnect())
+        try:
+            await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise ClientGone
+        finally:
+            for each in (task, watcher):
+                each.cancel()
+            await asyncio.gather(task, watcher, return_exceptions=True)
+        await task
+
+    async def _disconnect(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def send_json(self, body: Any, *, status: int = 200, headers: Sequence[Header] = ()) -> None:
+        """Answer with `body` as JSON; bytes are taken as JSON already."""
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        await self._start(status, [JSON, (b"content-length", b"%d" % len(data)), *headers])
+        await self._send({"type": "http.response.body", "body": data})
+
+    async def send_failure(self, failure: Failure, *, headers: Sequence[Header] = ()) -> None:
+        """Answer with an error: status and envelope."""
+        await self.send_json(error_body(failure), status=failure.status, headers=[*error_headers(failure), *headers])
+
+    async def start_stream(self) -> None:
+        """Send status and headers of a stream of server-sent events."""
+        await self._start(
+            200,
+            [
+                (b"content-type", b"text/event-stream; charset=utf-8"),
+                (b"cache-control", b"no-cache"),
+                (b"x-accel-buffering", b"no"),  # proxies must pass each event on at once
+            ],
+        )
+
+    async def send_part(self, data: bytes) -> None:
+        """Send a part of a stream; waits while the client does not read."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end_stream(self, data: bytes, *, close: bool = False) -> None:
+        """Send the last part of a stream; `close` also ends the connection."""
+        await self._send({"type": "http.response.body", "body": data})
+        if close and self._transport is not None:
+            self._transport.close()
+
+    def drop_connection(self) -> None:
+        """End the connection at once, unsent data and all."""
+        if self._transport is not None:
+            with contextlib.suppress(RuntimeError):  # closed already
+                self._transport.abort()
+
+    async def _start(self, status: int, headers: list[Header]) -> None:
+        self.started = True
+        if self.request_id is not None:
+            headers.append((b"x-request-id", self.request_id.encode("ascii")))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """Decode one JSON object. NaN, Infinity, lone surrogates and endless nesting are not JSON to us.
+
+    Raises:
+        RequestError: it is none.
+    """
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+    except RecursionError:
+        raise RequestError("The body is nested too deeply.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise RequestError("The body must be a JSON object.", code="invalid_json")
+    return value

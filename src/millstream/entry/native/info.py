@@ -1,0 +1,80 @@
+"""What the server says about itself: health, readiness, models, configuration and live counts. None of it waits for work."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from millstream import __version__
+from millstream.entry.http.exchange import Exchange
+from millstream.entry.service import Service
+from millstream.errors import ModelNotFound
+
+
+async def root(exchange: Exchange, service: Service) -> None:
+    """Say who is here."""
+    await exchange.send_json(
+        {"name": "millstream", "version": __version__, "openai_base_path": "/v1", "health": "/health", "info": "/server_info"}
+    )
+
+
+async def health(exchange: Exchange, service: Service) -> None:
+    """200 while the server can take requests, 503 with the reason otherwise. Independent of load."""
+    service.check_ready()
+    await exchange.send_json({"status": "ok"})
+
+
+async def models(exchange: Exchange, service: Service) -> None:
+    """The served model under each of its names."""
+    await exchange.send_json({"object": "list", "data": [_card(service, name) for name in service.text.names]})
+
+
+async def model(exchange: Exchange, service: Service, name: str) -> None:
+    """One model."""
+    if name not in service.text.names:
+        raise ModelNotFound(name, service.text.names[0])
+    await exchange.send_json(_card(service, name))
+
+
+def _card(service: Service, name: str) -> dict[str, Any]:
+    manager = service.started
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.started_at,
+        "owned_by": "millstream",
+        "root": service.text.names[0],
+        "parent": None,
+        "max_model_len": manager.engine.context_length if manager is not None else None,
+    }
+
+
+async def server_info(exchange: Exchange, service: Service) -> None:
+    """Version, options, processes and live counts, asked of all three processes."""
+    manager = service.manager
+    stats = await manager.stats()
+    by_process = {
+        "entry": manager.live_requests,
+        "scheduler": stats.scheduler_requests,
+        "detokenizer": stats.detokenizer_requests,
+    }
+    await exchange.send_json(
+        {
+            "version": __version__,
+            "model": service.text.names[0],
+            "configuration": dataclasses.asdict(service.config),
+            "engine": manager.engine,
+            "processes": service.processes,
+            "live_requests": max(by_process.values()),
+            "live_requests_by_process": by_process,
+            "waiting": stats.waiting,
+            "running": stats.running,
+            "pages_total": stats.pages_total,
+            "pages_free": stats.pages_free,
+            "pages_cached": stats.pages_cached,
+            "steps": stats.steps,
+            "retractions": stats.retractions,
+            "late_rows_dropped": manager.late_rows_dropped,
+            "detokenizer_rows_dropped": stats.dropped_rows,
+        }
+    )

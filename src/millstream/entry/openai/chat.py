@@ -1,0 +1,78 @@
+"""POST /v1/chat/completions: messages become one prompt text through the chat template."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from millstream.entry.generation import Origin
+from millstream.entry.http.exchange import Exchange
+from millstream.entry.openai.answer import Call, answer
+from millstream.entry.openai.call import check_choices, make_requests, resolve_rid
+from millstream.entry.openai.chunks import CHAT_SHAPE
+from millstream.entry.openai.messages import check_messages, text_size
+from millstream.entry.openai.protocol import CHAT, ChatCompletionRequest
+from millstream.entry.service import Service
+from millstream.errors import RequestError
+
+
+async def chat_completions(exchange: Exchange, service: Service) -> None:
+    """Answer one chat request."""
+    received = service.clock()
+    request = CHAT.parse(await exchange.read_object())
+    await exchange.while_connected(_run(exchange, service, request, received))
+
+
+async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequest, received: float) -> None:
+    service.check_ready()
+    model = service.resolve_model(request.model)
+    check_choices(request.n, prompts=1)
+    rid = resolve_rid(request.rid)
+    prompt = await render(
+        service,
+        request.messages,
+        add_generation_prompt=request.add_generation_prompt,
+        continue_final_message=request.continue_final_message,
+        kwargs=request.chat_template_kwargs,
+    )
+    call = Call(
+        rid=rid,
+        fields=request,
+        requests=make_requests(request, rid, [prompt], add_special_tokens=False, received=received, adapted=service.clock()),
+        origin=Origin(api="chat", model=model, prompt_param="messages", request_id=exchange.request_id),
+        shape=CHAT_SHAPE,
+    )
+    await answer(exchange, service, call)
+
+
+async def render(
+    service: Service,
+    messages: list[dict[str, Any]],
+    *,
+    add_generation_prompt: bool | None,
+    continue_final_message: bool,
+    kwargs: dict[str, Any],
+) -> str:
+    """The prompt text of a conversation, rendered off the event loop where it is long.
+
+    Raises:
+        RequestError: the messages are wrong, or the template refuses them.
+    """
+    template, prompts = service.template, service.manager.prompts
+    if continue_final_message and add_generation_prompt:
+        raise RequestError(
+            "continue_final_message and add_generation_prompt exclude each other.", param="continue_final_message"
+        )
+    if add_generation_prompt is None:
+        add_generation_prompt = not continue_final_message
+    check_messages(messages, template_uses_tools=template.uses_tools)
+    size = text_size(messages)
+    prompts.check_size(size, "messages")
+    work = partial(
+        template.render,
+        messages,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        kwargs=kwargs,
+    )
+    return await prompts.off_loop(size, work)

@@ -1,0 +1,77 @@
+"""POST /v1/completions: prompts as they are, text or token ids, one or a list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.entry.generation import Origin
+from millstream.entry.http.exchange import Exchange
+from millstream.entry.openai.answer import Call, answer
+from millstream.entry.openai.call import check_choices, make_requests, resolve_rid
+from millstream.entry.openai.chunks import COMPLETION_SHAPE
+from millstream.entry.openai.protocol import COMPLETIONS, CompletionRequest
+from millstream.entry.service import Service
+from millstream.errors import RequestError
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+
+_FORMS = "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids."
+
+
+async def completions(exchange: Exchange, service: Service) -> None:
+    """Answer one completions request."""
+    received = service.clock()
+    request = COMPLETIONS.parse(await exchange.read_object())
+    await exchange.while_connected(_run(exchange, service, request, received))
+
+
+async def _run(exchange: Exchange, service: Service, request: CompletionRequest, received: float) -> None:
+    service.check_ready()
+    model = service.resolve_model(request.model)
+    check_choices(request.n, prompts=_count(request.prompt))
+    if request.best_of is not None and request.best_of != request.n:
+        raise RequestError(f"best_of is {request.best_of}; it must equal n, {request.n}.", param="best_of")
+    prompts, several = parse_prompts(request.prompt)
+    rid = resolve_rid(request.rid)
+    call = Call(
+        rid=rid,
+        fields=request,
+        requests=make_requests(request, rid, prompts, add_special_tokens=True, received=received, adapted=service.clock()),
+        origin=Origin(
+            api="completions",
+            model=model,
+            prompt_param="prompt",
+            request_id=exchange.request_id,
+            default_max_new_tokens=DEFAULT_MAX_TOKENS,
+        ),
+        shape=COMPLETION_SHAPE,
+        several_prompts=several,
+    )
+    await answer(exchange, service, call)
+
+
+def _count(prompt: str | list[Any]) -> int:
+    """How many prompts these are, as far as the first item tells."""
+    return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
+
+
+def parse_prompts(prompt: str | list[Any]) -> tuple[list[str | list[int]], bool]:
+    """The prompts, and whether the client sent a list of them.
+
+    Raises:
+        RequestError: an empty or mixed list.
+    """
+    if isinstance(prompt, str):
+        return [prompt], False
+    if not prompt:
+        raise RequestError("prompt is an empty list.", param="prompt")
+    if all(type(item) is int for item in prompt):
+        return [prompt], False
+    if all(isinstance(item, str) for item in prompt) or all(is_ids(item) for item in prompt):
+        return list(prompt), True
+    raise RequestError(_FORMS, param="prompt")
+
+
+def is_ids(value: Any) -> bool:
+    """Whether `value` is a list of integers with at least one item."""
+    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)

@@ -1,0 +1,156 @@
+"""The bodies of the OpenAI routes: what is honoured, what has no effect, what is refused. Docs are made from this file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from millstream.entry.fields import FieldRules, Refused
+from millstream.entry.sampling import SamplingFields
+
+MAX_CHOICES = 128  # n, and n times the number of prompts
+
+
+class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`stream_options`. `include_obfuscation` has no effect: nothing is padded."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationFields(SamplingFields, kw_only=True):
+    """What both OpenAI routes take. `max_completion_tokens` wins over `max_tokens`."""
+
+    model: str = ""  # empty: the served model
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = 1
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int = 0
+    cache_salt: str = ""
+    extra_key: str = ""
+    rid: str | None = None
+    return_token_ids: bool = False
+
+
+class ChatCompletionRequest(GenerationFields, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: list[dict[str, Any]]
+    add_generation_prompt: bool | None = None  # default: true, unless the last message is continued
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+class CompletionRequest(GenerationFields, kw_only=True):
+    """POST /v1/completions. `prompt`: text, ids, or a list of either. `best_of` must equal `n`."""
+
+    prompt: str | list[Any]
+    best_of: int | None = None
+
+
+_WITHOUT_EFFECT = {
+    "user": "not used",
+    "metadata": "not stored",
+    "store": "nothing is stored",
+    "safety_identifier": "not used",
+    "prompt_cache_key": "prefixes are found by their tokens; use `cache_salt` to keep them apart",
+    "prompt_cache_retention": "prefixes stay cached while there is room",
+    "prediction": "a hint for speed; the answer is the same without it",
+    "parallel_tool_calls": "there are no tool calls",
+}
+
+_NO_LOGPROBS = "log probabilities are not supported by this server"
+_NO_TOOLS = "tools are not supported by this server"
+_NO_GRAMMAR = "structured output is not supported by this server"
+_NO_MEDIA = "this server takes and makes text only"
+_NO_LORA = "LoRA adapters are not supported by this server"
+_NO_SESSIONS = "sessions are not supported by this server"
+_INTERNAL = "it is not a field of the public API"
+
+_REFUSED = {
+    "service_tier": Refused("there is one tier", ("auto", "default")),
+    "logprobs": Refused(_NO_LOGPROBS, (False,)),
+    "top_logprobs": Refused(_NO_LOGPROBS, (0,)),
+    "return_logprob": Refused(_NO_LOGPROBS, (False,)),
+    "prompt_logprobs": Refused(_NO_LOGPROBS),
+    "token_ids_logprob": Refused(_NO_LOGPROBS, ([],)),
+    "tools": Refused(_NO_TOOLS, ([],)),
+    "tool_choice": Refused(_NO_TOOLS, ("none", "auto")),
+    "functions": Refused(_NO_TOOLS, ([],)),
+    "function_call": Refused(_NO_TOOLS, ("none", "auto")),
+    "web_search_options": Refused(_NO_TOOLS),
+    "response_format": Refused(_NO_GRAMMAR, ({"type": "text"},)),
+    "structured_outputs": Refused(_NO_GRAMMAR),
+    "json_schema": Refused(_NO_GRAMMAR, ("",)),
+    "regex": Refused(_NO_GRAMMAR, ("",)),
+    "ebnf": Refused(_NO_GRAMMAR, ("",)),
+    "structural_tag": Refused(_NO_GRAMMAR, ("",)),
+    "guided_json": Refused(_NO_GRAMMAR),
+    "guided_regex": Refused(_NO_GRAMMAR),
+    "guided_choice": Refused(_NO_GRAMMAR),
+    "guided_grammar": Refused(_NO_GRAMMAR),
+    "stop_regex": Refused("regular expressions as stops are not supported by this server", ([], "")),
+    "custom_logit_processor": Refused("code from requests is never run", ("",)),
+    "custom_params": Refused("they are for custom logit processors"),
+    "input_ids": Refused("use /v1/completions or /generate for token ids"),
+    "input_embeds": Refused("embeddings as input are not supported by this server"),
+    "prompt_embeds": Refused("embeddings as input are not supported by this server"),
+    "image_data": Refused(_NO_MEDIA),
+    "video_data": Refused(_NO_MEDIA),
+    "audio_data": Refused(_NO_MEDIA),
+    "audio": Refused(_NO_MEDIA),
+    "modalities": Refused(_NO_MEDIA, (["text"],)),
+    "lora_path": Refused(_NO_LORA, ("",)),
+    "session_id": Refused(_NO_SESSIONS),
+    "session_params": Refused(_NO_SESSIONS, ({},)),
+    "priority": Refused("requests are served in the order they come", (0,)),
+    "timeout": Refused("close the connection to end a request"),
+    "reasoning_effort": Refused("the model has no reasoning modes", ("none",)),
+    "verbosity": Refused("the model has no verbosity modes", ("medium",)),
+    "separate_reasoning": Refused("reasoning is not taken apart by this server", (False,)),
+    "return_hidden_states": Refused("hidden states are not available", (False,)),
+    "return_routed_experts": Refused("expert routing is not available", (False,)),
+    "stream_interval": Refused("each step is sent as it comes", (1,)),
+    "use_beam_search": Refused("beam search is not supported by this server", (False,)),
+    "length_penalty": Refused("beam search is not supported by this server", (1, 1.0)),
+    "bad_words": Refused("use `logit_bias` to ban tokens", ([],)),
+    "allowed_token_ids": Refused("use `logit_bias` to prefer tokens"),
+    "truncate_prompt_tokens": Refused("prompts are never cut"),
+    "kv_transfer_params": Refused(_INTERNAL),
+    "bootstrap_host": Refused(_INTERNAL),
+    "bootstrap_port": Refused(_INTERNAL),
+    "bootstrap_room": Refused(_INTERNAL),
+    "data_parallel_rank": Refused(_INTERNAL),
+}
+
+_NO_TEMPLATES = "the server's operator chooses the template"
+
+CHAT = FieldRules(
+    honoured=ChatCompletionRequest,
+    without_effect=_WITHOUT_EFFECT,
+    refused={
+        **_REFUSED,
+        "chat_template": Refused(_NO_TEMPLATES),
+        "documents": Refused("documents are not supported by this server", ([],)),
+        "echo": Refused("the prompt is not repeated in a chat answer", (False,)),
+        "add_special_tokens": Refused("the chat template writes all special tokens", (False,)),
+    },
+)
+
+COMPLETIONS = FieldRules(
+    honoured=CompletionRequest,
+    without_effect=_WITHOUT_EFFECT,
+    refused={
+        **_REFUSED,
+        "logprobs": Refused(_NO_LOGPROBS),  # 0 asks for the chosen token's
+        "echo": Refused("the prompt is not repeated in the answer by this server", (False,)),
+        "suffix": Refused("filling in the middle is not supported by this server", ("",)),
+        "messages": Refused("use /v1/chat/completions"),
+        "chat_template_kwargs": Refused("use /v1/chat/completions"),
+        "add_special_tokens": Refused("pass token ids as the prompt to decide about special tokens", (True,)),
+    },
+)

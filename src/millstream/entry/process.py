@@ -1,0 +1,145 @@
+"""The entry process: HTTP at once, then the tokenizer, then requests, until the supervisor says stop.
+
+Run by `launch.child`. Everything but encoding and rendering of long prompts happens on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from millstream.checkpoint.locate import resolve_model
+from millstream.config import ChildConfig, ServerConfig
+from millstream.entry.http.app import App
+from millstream.entry.http.server import EntryServer, bind, url_of
+from millstream.entry.service import LoadedText, Service
+from millstream.errors import StartupError
+from millstream.ipc.address import socket_address
+from millstream.ipc.channel import PullChannel, PushChannel
+from millstream.ipc.control import ControlLink, PeerGone
+from millstream.messages import Ready, ServerState, Shutdown, ToEntry
+from millstream.text.chat_template import ChatTemplate
+from millstream.text.tokenizer import load_scripted_tokenizer, load_tokenizer
+
+log = logging.getLogger(__name__)
+
+ABORT_GRACE_S = 1.5  # what aborted requests get to end by themselves, after the drain
+SCRIPTED_NAMES: tuple[str, ...] = ("scripted",)
+
+
+def run(config: ChildConfig, control: ControlLink) -> None:
+    """Serve HTTP until told to stop.
+
+    Raises:
+        StartupError: the address cannot be bound, or tokenizer or template cannot be loaded.
+        PeerGone: the supervisor is gone.
+    """
+    sock = bind(config.server.host, config.server.port)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_Process(config, control, sock).serve())
+
+
+def load_text(config: ServerConfig) -> LoadedText:
+    """Load tokenizer and chat template.
+
+    Raises:
+        StartupError: one of them cannot be used.
+    """
+    template = None
+    if config.chat_template is not None:
+        try:
+            template = Path(config.chat_template).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartupError(
+                f"the chat template `{config.chat_template}` cannot be read: {error}.", hint="check --chat-template"
+            ) from None
+    if config.executor == "scripted":
+        tokenizer, names = load_scripted_tokenizer(chat_template=template), SCRIPTED_NAMES
+    else:
+        source = resolve_model(config.model)
+        tokenizer, names = load_tokenizer(source, chat_template=template), source.names
+    source_text = tokenizer.chat_template
+    return LoadedText(
+        tokenizer=tokenizer,
+        template=ChatTemplate(source_text, tokenizer.special_tokens) if source_text is not None else None,
+        names=config.served_model_name or names,
+    )
+
+
+class _Process:
+    """Wires one entry process and runs it once."""
+
+    def __init__(self, config: ChildConfig, control: ControlLink, sock: socket.socket) -> None:
+        self._config = config.server
+        self._control = control
+        self._socket = sock
+        self._inbox = PullChannel(socket_address(config.socket_dir, "entry"), ToEntry)
+        self._to_scheduler = PushChannel(socket_address(config.socket_dir, "scheduler"))
+        self._service = Service(config=config.server, to_scheduler=self._to_scheduler)
+        self._server = EntryServer(App(self._service))
+
+    async def serve(self) -> None:
+        """The whole life of the process."""
+        loop = asyncio.get_running_loop()
+        stop: asyncio.Future[Shutdown] = loop.create_future()
+        loop.add_reader(self._control.fileno(), self._read_control, stop)
+        self._inbox.pump(loop, self._on_message)
+        http = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        loading = asyncio.create_task(asyncio.to_thread(load_text, self._config))
+        try:
+            await asyncio.wait((loading, stop, http), return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                self._service.text_loaded(loading.result())
+                self._control.send(Ready(process="entry", url=url_of(self._socket)))
+                await asyncio.wait((stop, http), return_when=asyncio.FIRST_COMPLETED)
+            if not stop.done():
+                raise StartupError("the HTTP server ended by itself.")
+            await self._drain(stop.result())
+        finally:
+            self._server.should_exit = True
+            await asyncio.gather(http, return_exceptions=True)
+            loop.remove_reader(self._control.fileno())
+            self._inbox.close()
+            self._to_scheduler.close()
+            if self._service.started is not None:
+                self._service.started.close()
+
+    def _read_control(self, stop: asyncio.Future[Shutdown]) -> None:
+        try:
+            for message in self._control.receive():
+                if isinstance(message, ServerState):
+                    self._service.update(message)
+                elif not stop.done():
+                    self._service.draining = True
+                    stop.set_result(message)
+        except PeerGone as error:
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            if not stop.done():
+                stop.set_exception(error)
+
+    def _on_message(self, message: Any) -> None:
+        manager = self._service.started
+        if manager is None:
+            log.error("a message came before the manager was made: %s", type(message).__name__)
+            return
+        try:
+            manager.handle(message)
+        except Exception:
+            # one bad message must not cost the others of the same read
+            log.exception("a %s could not be handled", type(message).__name__)
+
+    async def _drain(self, shutdown: Shutdown) -> None:
+        """Let live requests end for `drain_s`, abort the rest, and give those a moment to say so."""
+        manager = self._service.started
+        if manager is None:
+            return
+        if manager.live_requests:
+            log.info("draining %d requests for up to %g s", manager.live_requests, shutdown.drain_s)
+        if not await manager.wait_idle(shutdown.drain_s):
+            log.warning("aborting %d requests that did not end in time", len(manager.abort_all("drain")))
+            await manager.wait_idle(ABORT_GRACE_S)

@@ -1,0 +1,66 @@
+"""The sampling, stop and display fields that every API shares by name, and how they become `SamplingParams`."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from millstream.errors import RequestError
+from millstream.messages import SamplingParams
+
+_SEEDS = 2**64
+
+
+class SamplingFields(Struct, kw_only=True):
+    """Fields with OpenAI's and SGLang's names and OpenAI's defaults. Ranges are checked by `SamplingParams.verify`."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None
+    stop: str | list[str] = []
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    no_stop_trim: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+
+    def to_sampling(self, *, max_new_tokens: int | None, min_new_tokens: int, choice: int = 0) -> SamplingParams:
+        """The parameters of choice number `choice`: a given seed counts up, so that choices differ and can be repeated.
+
+        Raises:
+            RequestError: the seed has more than 64 bits.
+        """
+        seed = self.seed
+        if seed is not None:
+            if not -(2**63) <= seed < _SEEDS:
+                raise RequestError(f"seed is {seed}; it must be an integer of 64 bits.", param="seed")
+            seed = (seed + choice) % _SEEDS
+        return SamplingParams(
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min_new_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=self.logit_bias,
+            seed=seed,
+            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
+            stop_token_ids=tuple(self.stop_token_ids),
+            ignore_eos=self.ignore_eos,
+            no_stop_trim=self.no_stop_trim,
+            skip_special_tokens=self.skip_special_tokens,
+            spaces_between_special_tokens=self.spaces_between_special_tokens,
+        )
+
+
+def cache_namespace(cache_salt: str, extra_key: str) -> str:
+    """The prefix-cache namespace for the two names that clients know it by; no two pairs share one."""
+    return f"{len(cache_salt)}:{cache_salt}{extra_key}" if cache_salt or extra_key else ""

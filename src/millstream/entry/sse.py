@@ -1,0 +1,91 @@
+"""Server-sent events: the frames, and a stream that keeps itself alive and notices a client that does not read.
+
+Used by every streaming adapter. Rules: each event is one `data:` line of JSON; a stream that succeeds ends with `[DONE]`; one
+that fails ends with an error event, no `[DONE]`, and a closed connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from millstream.entry.failure import Failure
+from millstream.entry.http.errors import error_body
+from millstream.entry.http.exchange import Exchange
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients parse every data line as JSON
+
+
+def event(data: bytes) -> bytes:
+    """One event. `data` is JSON, which has no raw line break."""
+    return b"data: " + data + b"\n\n"
+
+
+class EventStream:
+    """One stream to one client.
+
+    `on_idle` is called when nothing was written for `keep_alive_s`: it wakes the writer, which calls `keep_alive`. A write
+    that the client has not taken after `write_timeout_s` drops the connection, which the exchange reports as a disconnect.
+    """
+
+    def __init__(self, exchange: Exchange, *, keep_alive_s: float, write_timeout_s: float, on_idle: Callable[[], None]) -> None:
+        self._exchange = exchange
+        self._keep_alive_s = keep_alive_s
+        self._write_timeout_s = write_timeout_s
+        self._on_idle = on_idle
+        self._loop = asyncio.get_running_loop()
+        self._last_write = self._loop.time()
+        self._blocked_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def open(self, first: bytes) -> None:
+        """Send status and headers, and the first events if there are any."""
+        await self._exchange.start_stream()
+        self._arm(self._loop.time())
+        if first:
+            await self.write(first)
+
+    async def write(self, data: bytes) -> None:
+        """Send events; waits while the client does not read."""
+        self._blocked_since = self._loop.time()
+        await self._exchange.send_part(data)
+        self._blocked_since = None
+        self._last_write = self._loop.time()
+
+    async def keep_alive(self) -> None:
+        """Send a comment if nothing was sent for long."""
+        if self._loop.time() - self._last_write >= self._keep_alive_s:
+            await self.write(KEEP_ALIVE)
+
+    async def close(self, last: bytes) -> None:
+        """Send the last events and `[DONE]`."""
+        self._blocked_since = self._loop.time()
+        await self._exchange.end_stream(last + DONE)
+
+    async def fail(self, failure: Failure) -> None:
+        """End with an error event: no `[DONE]`, and the connection is closed."""
+        self._blocked_since = self._loop.time()
+        await self._exchange.end_stream(event(error_body(failure)), close=True)
+
+    def stop(self) -> None:
+        """Stop watching. Must be called, whatever happened."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self, now: float) -> None:
+        idle_at = (
+            self._last_write + self._keep_alive_s if self._last_write + self._keep_alive_s > now else now + self._keep_alive_s
+        )
+        blocked_at = (now if self._blocked_since is None else self._blocked_since) + self._write_timeout_s
+        self._timer = self._loop.call_at(min(idle_at, blocked_at), self._tick)
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        if self._blocked_since is not None:
+            if now - self._blocked_since >= self._write_timeout_s:
+                self._exchange.drop_connection()
+                return
+        elif now - self._last_write >= self._keep_alive_s:
+            self._on_idle()
+        self._arm(now)

@@ -1,0 +1,119 @@
+"""ReqState: the entry's side of one request, from registration to its end. Owned by the TokenizerManager.
+
+Rows that the consumer has not taken yet are merged, so a slow reader costs one row, whatever the model makes.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from millstream.entry.failure import Failure
+from millstream.errors import InvariantError
+from millstream.messages import FinishReason, GenerateReqInput, TextRow, Timing, Usage
+
+
+class Phase(Enum):
+    """Where a request is, seen from the entry."""
+
+    CREATED = auto()  # registered, the scheduler does not know it
+    DISPATCHED = auto()  # sent: the scheduler may hold resources
+    RECEIVING = auto()  # rows have come
+    FINISHED = auto()  # nothing more comes
+
+
+_NEXT: dict[Phase, frozenset[Phase]] = {
+    Phase.CREATED: frozenset({Phase.DISPATCHED, Phase.FINISHED}),  # FINISHED: ended before it was sent
+    Phase.DISPATCHED: frozenset({Phase.RECEIVING, Phase.FINISHED}),
+    Phase.RECEIVING: frozenset({Phase.FINISHED}),
+    Phase.FINISHED: frozenset(),
+}
+
+
+class ReqState:
+    """One live rid."""
+
+    __slots__ = (
+        "_row",
+        "_texts",
+        "abort_sent",
+        "accepted",
+        "failure",
+        "finish",
+        "input_ids",
+        "obj",
+        "phase",
+        "released",
+        "usage",
+    )
+
+    def __init__(self, obj: GenerateReqInput) -> None:
+        self.obj = obj
+        self.phase = Phase.CREATED
+        self.abort_sent = False  # at most one AbortReq, in any phase after dispatch
+        self.accepted = False  # the scheduler's verdict has come
+        self.released = False  # nobody waits for rows any more
+        self.input_ids: list[int] = obj.input_ids or []
+        self.usage: Usage | None = None
+        self.finish: FinishReason | None = None
+        self.failure: Failure | None = None
+        self._row: TextRow | None = None
+        self._texts: list[str] = []
+
+    @property
+    def rid(self) -> str:
+        """The request's key in every process."""
+        return self.obj.rid
+
+    @property
+    def dispatched(self) -> bool:
+        """Whether the scheduler may know this rid, so that leaving needs an AbortReq."""
+        return self.phase in (Phase.DISPATCHED, Phase.RECEIVING)
+
+    def move(self, phase: Phase) -> None:
+        """Change phase.
+
+        Raises:
+            InvariantError: the move is not allowed.
+        """
+        if phase not in _NEXT[self.phase]:
+            raise InvariantError(f"request `{self.rid}` cannot go from {self.phase.name} to {phase.name}")
+        self.phase = phase
+
+    def push(self, row: TextRow) -> None:
+        """Take a row from the detokenizer, in order. Takes over `row`."""
+        if self.phase is Phase.DISPATCHED:
+            self.move(Phase.RECEIVING)
+        self.usage = row.usage
+        if row.finish is not None:
+            self.finish = row.finish
+            self.move(Phase.FINISHED)
+        if self.released:
+            return
+        if self._row is None:
+            self._row = row
+            return
+        self._texts.append(row.text)
+        waiting = self._row
+        waiting.token_ids.extend(row.token_ids)
+        waiting.usage, waiting.finish, waiting.timing = row.usage, row.finish, row.timing
+
+    def take(self) -> TextRow | None:
+        """Everything that came since the last call, as one row; None where nothing did."""
+        row, self._row = self._row, None
+        if row is not None and self._texts:
+            row.text += "".join(self._texts)
+            self._texts.clear()
+        return row
+
+    def adopt_timing(self, timing: Timing) -> None:
+        """Take over the stamps of the other processes from the final row, and keep our own."""
+        ours = self.obj.timing
+        timing.received, timing.adapted, timing.tokenized = ours.received, ours.adapted, ours.tokenized
+        timing.first_written = ours.first_written
+        self.obj.timing = timing
+
+    def drop_rows(self) -> None:
+        """Nobody reads this request any more: forget what waits, and what comes."""
+        self.released = True
+        self._row = None
+        self._texts.clear()

@@ -1,0 +1,118 @@
+"""GenerateReqInput -> TokenizedGenerateReqInput: text becomes ids, limits are checked, nothing is left open.
+
+Called by the TokenizerManager. Long texts are encoded in worker threads, so the event loop goes on serving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+
+from millstream.entry.generation import Origin
+from millstream.errors import ContextLengthExceeded, RequestError
+from millstream.messages import EngineInfo, GenerateReqInput, TokenizedGenerateReqInput
+from millstream.messages.sampling import verify_token_ids
+from millstream.text.tokenizer import Tokenizer
+
+INLINE_CHARS = 2000  # below this, encoding is cheaper than going to a thread
+WORKERS = 4
+# No tokenizer has a token of more characters than this that occurs in ordinary text. A prompt that would need longer ones
+# to fit the context is refused before minutes of encoding are spent on it.
+MAX_CHARS_PER_TOKEN = 256
+
+T = TypeVar("T")
+
+
+class PromptEncoder:
+    """Text to ids, off the event loop where the text is long."""
+
+    def __init__(self, tokenizer: Tokenizer, context_length: int) -> None:
+        self._tokenizer = tokenizer
+        self._context_length = context_length
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tokenize")
+
+    async def off_loop(self, size: int, work: Callable[[], T]) -> T:
+        """Run `work`, in a thread where `size` characters are many."""
+        if size <= INLINE_CHARS:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+
+    async def encode(self, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
+        """Encode `text`.
+
+        Raises:
+            ContextLengthExceeded: it is so long that no tokenizer could make it fit.
+        """
+        self.check_size(len(text), param)
+        return await self.off_loop(len(text), lambda: self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+    def check_size(self, size: int, param: str) -> None:
+        """Refuse a prompt of `size` characters that cannot fit the context.
+
+        Raises:
+            ContextLengthExceeded: it cannot.
+        """
+        if size > self._context_length * MAX_CHARS_PER_TOKEN:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {self._context_length} tokens; "
+                f"a prompt of {size} characters cannot fit.",
+                param=param,
+            )
+
+    def close(self) -> None:
+        """Stop the workers; what they are doing is abandoned."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+
+def check_prompt(input_ids: list[int], engine: EngineInfo, param: str) -> None:
+    """Check a prompt's ids.
+
+    Raises:
+        RequestError: there are none, or one is outside the vocabulary.
+        ContextLengthExceeded: no room is left for a single new token.
+    """
+    if not input_ids:
+        raise RequestError("The prompt is empty: it has no tokens.", param=param)
+    verify_token_ids(param, input_ids, engine.vocab_size)
+    if len(input_ids) >= engine.context_length:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {engine.context_length} tokens; "
+            f"the prompt has {len(input_ids)} tokens, which leaves no room for an answer.",
+            param=param,
+        )
+
+
+def finalize(obj: GenerateReqInput, input_ids: list[int], engine: EngineInfo, origin: Origin) -> TokenizedGenerateReqInput:
+    """Resolve the number of new tokens and give the request its final form. `input_ids` passed `check_prompt`.
+
+    Raises:
+        RequestError: `min_tokens` is more than what may be made.
+        ContextLengthExceeded: prompt and the new tokens the client asked for do not fit.
+    """
+    room = engine.context_length - len(input_ids)
+    asked = obj.sampling.max_new_tokens
+    if asked is not None and asked > room:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {engine.context_length} tokens; you requested {len(input_ids) + asked} "
+            f"({len(input_ids)} in the prompt, {asked} to be generated).",
+            param=origin.prompt_param,
+        )
+    default = origin.default_max_new_tokens
+    max_new_tokens = asked if asked is not None else room if default is None else min(default, room)
+    if obj.sampling.min_new_tokens > max_new_tokens:
+        raise RequestError(
+            f"min_tokens is {obj.sampling.min_new_tokens}; at most {max_new_tokens} tokens can be generated.",
+            param="min_tokens",
+        )
+    return TokenizedGenerateReqInput(
+        rid=obj.rid,
+        input_ids=input_ids,
+        sampling=msgspec.structs.replace(obj.sampling, max_new_tokens=max_new_tokens),
+        max_new_tokens=max_new_tokens,
+        cache_namespace=obj.cache_namespace,
+        timing=obj.timing,
+    )

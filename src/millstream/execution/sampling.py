@@ -1,0 +1,173 @@
+"""sample: from logits to token ids, in numpy. Called by executors for the rows of a step that draw.
+
+What a row draws depends on its own logits, parameters, seed and number of output tokens so far, and on nothing else: not on
+the batch, not on earlier calls. A row that was retracted and computed again draws the same tokens.
+
+Order: repetition penalty (over prompt and output), presence and frequency penalties (over output), logit_bias, banned ids;
+then greedy, or temperature, top_k, top_p, min_p. Each filter sees the renormalised rest of the one before. Penalties follow
+the OpenAI API reference, repetition penalty Keskar et al. 2019 (CTRL), min_p Nguyen et al. 2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream.execution.interface import ForwardRow
+from millstream.messages.sampling import GREEDY_BELOW, SamplingParams
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Ids = NDArray[np.intp]
+
+FIRST_CANDIDATES = 512  # how many of the largest logits top_p looks at before it looks at more
+_MASK = (1 << 64) - 1
+
+
+def sample(logits: Floats, rows: Sequence[ForwardRow]) -> tuple[list[int], dict[int, str]]:
+    """Draw the next token of every row.
+
+    Args:
+        logits: `[rows, vocab]`; not changed.
+        rows: aligned with `logits`.
+
+    Returns:
+        The ids, and a message for every row whose logits allow none (its id is then 0).
+    """
+    best = logits.argmax(axis=1)  # ties to the lowest id; NaN counts as the largest, +inf as larger than all finite
+    peaks = logits[np.arange(len(rows)), best]
+    lowest = logits.min(axis=1, initial=np.inf)
+    token_ids: list[int] = []
+    errors: dict[int, str] = {}
+    for index, row in enumerate(rows):
+        token_id = int(best[index])
+        if not (np.isfinite(peaks[index]) and np.isfinite(lowest[index])):
+            errors[index] = "The model's output is not finite."
+            token_id = 0
+        elif _is_adjusted(row) or row.sampling.temperature >= GREEDY_BELOW:
+            drawn = _draw(logits[index], row)
+            if drawn is None:
+                errors[index] = "No token may follow: every one is banned."
+            token_id = drawn or 0
+        token_ids.append(token_id)
+    return token_ids, errors
+
+
+def uniform(seed: int, index: int) -> float:
+    """Return the number in [0, 1) that belongs to a seed and an output index: 53 bits of a counter-based hash.
+
+    Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014), applied to the seed, then to its sum with the index, so
+    that neither neighbouring seeds nor neighbouring indices give related numbers.
+    """
+    return (_mix(_mix(seed) + index) >> 11) * 2.0**-53
+
+
+def _mix(value: int) -> int:
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _draw(logits: Floats, row: ForwardRow) -> int | None:
+    params = row.sampling
+    if _is_adjusted(row):
+        logits = _adjusted(logits, row)
+    best = int(logits.argmax())
+    if logits[best] == -np.inf:
+        return None
+    if params.temperature < GREEDY_BELOW or params.top_k == 1:
+        return best
+    ids, weights = _candidates(logits, params)
+    cumulative = np.cumsum(weights)
+    position = uniform(row.seed, len(row.token_ids) - row.num_prompt_tokens) * cumulative[-1]
+    place = int(np.searchsorted(cumulative, position, side="right"))
+    return int(ids[min(place, len(ids) - 1)])
+
+
+def _is_adjusted(row: ForwardRow) -> bool:
+    params = row.sampling
+    return bool(
+        params.presence_penalty
+        or params.frequency_penalty
+        or params.repetition_penalty != 1.0
+        or params.logit_bias
+        or row.banned_token_ids
+    )
+
+
+def _adjusted(logits: Floats, row: ForwardRow) -> Floats:
+    """Return a copy with penalties, bias and bans."""
+    params = row.sampling
+    logits = logits.copy()
+    if params.repetition_penalty != 1.0:
+        seen = np.unique(np.asarray(row.token_ids, dtype=np.intp))
+        values = logits[seen]
+        logits[seen] = np.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
+    if params.presence_penalty or params.frequency_penalty:
+        output = np.asarray(row.token_ids[row.num_prompt_tokens :], dtype=np.intp)
+        made, counts = np.unique(output, return_counts=True)
+        logits[made] -= (params.presence_penalty + params.frequency_penalty * counts).astype(np.float32)
+    for token_id, bias in params.logit_bias.items():
+        logits[token_id] += np.float32(bias)
+    if row.banned_token_ids:
+        logits[np.asarray(row.banned_token_ids, dtype=np.intp)] = -np.inf
+    return logits
+
+
+def _candidates(logits: Floats, params: SamplingParams) -> tuple[Ids, Doubles]:
+    """Return the ids that the filters leave and their unnormalised probabilities, the largest of which is 1.
+
+    Equal logits rank by id, so the outcome does not depend on how a partial sort orders them.
+    """
+    ids: Ids = np.arange(len(logits))
+    if params.top_k > 0:
+        ids = _largest(logits, min(params.top_k, len(logits)))
+        weights = _weights(logits[ids], params)
+        whole = float(weights.sum())
+    else:
+        weights = _weights(logits, params)
+        whole = float(weights.sum())
+        if params.top_p < 1.0:
+            ids = _nucleus_and_more(logits, weights, params.top_p * whole)
+            weights = weights[ids]
+    if params.top_p < 1.0:
+        # the smallest set of the most likely whose probability reaches top_p
+        keep = int(np.searchsorted(np.cumsum(weights), params.top_p * whole, side="left")) + 1
+        ids, weights = ids[:keep], weights[:keep]
+    if params.min_p > 0.0:
+        likely = weights >= params.min_p
+        ids, weights = ids[likely], weights[likely]
+    return ids, weights
+
+
+def _nucleus_and_more(logits: Floats, weights: Doubles, needed: float) -> Ids:
+    """Rank only as many of the largest as hold the weight needed, by a few tries: usually a hundredth of the vocabulary."""
+    count = FIRST_CANDIDATES
+    while True:
+        ids = _largest(logits, min(count, len(logits)))
+        if count >= len(logits) or weights[ids].sum() >= needed:
+            return ids
+        count *= 8
+
+
+def _largest(logits: Floats, count: int) -> Ids:
+    """Return the ids of the `count` largest logits, the largest first, equal ones by id."""
+    if count < len(logits):
+        border = np.partition(logits, len(logits) - count)[len(logits) - count]
+        above = np.flatnonzero(logits > border)
+        ids = np.concatenate((above, np.flatnonzero(logits == border)[: count - len(above)]))
+    else:
+        ids = np.arange(len(logits))
+    order = np.argsort(-logits[ids], kind="stable")  # ids ascend among equals, and stay so
+    return ids[order]
+
+
+def _weights(logits: Floats, params: SamplingParams) -> Doubles:
+    """Return `exp` of the tempered logits below their largest: unnormalised probabilities, at most 1."""
+    tempered = logits.astype(np.float64)
+    tempered -= tempered.max()
+    tempered /= params.temperature
+    return np.exp(tempered)

@@ -1,0 +1,191 @@
+"""ScriptedExecutor: an executor without a model. It answers every prompt with a text known beforehand, at a pace of choice.
+
+For tests of clients and of this server, and for measuring everything but the model. Chosen by `--executor scripted`; needs no
+torch. What a row gets depends on the row alone: on how many tokens it has and on its prompt's script, so batching and
+retraction change nothing. Time does: a script may ask for delays.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from millstream.config import ServerConfig
+from millstream.errors import EngineError, MillstreamError, StartupError
+from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
+from millstream.execution.scripted_rules import Fault, Script, ScriptBook, read_rules
+from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer, scripted_text
+
+DEFAULT_CONTEXT_LENGTH = 131_072  # tokens
+DEFAULT_POOL_TOKENS = 2 * 1024 * 1024  # 1,024 streams of 1,024 tokens after prompts as long; a page is only an integer here
+MAX_WAIT_S = 0.010  # longest sleep while every row waits: an abort must be seen soon
+EXIT_STATUS = 70
+INLINE = "inline"
+
+
+@dataclass(slots=True)
+class _RowState:
+    """A scripted request's place in time. Lost without harm: all but the delays follows from the row."""
+
+    token_ids: Sequence[int]  # the very list of the request: a later one with the same rid has another
+    script: Script
+    due: float  # when the next step may come
+    has_hung: bool = False
+
+
+class ScriptedExecutor:
+    """See the module. `book` is None for the built-in text alone; `clock` and `sleep` are in seconds."""
+
+    def __init__(
+        self,
+        *,
+        capabilities: Capabilities,
+        endless: list[int],
+        book: ScriptBook | None = None,
+        step_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        leave: Callable[[int], None] = os._exit,
+    ) -> None:
+        self.capabilities = capabilities
+        self._endless = endless
+        self._book = book
+        self._step_s = step_s
+        self._clock = clock
+        self._sleep = sleep
+        self._leave = leave
+        self._tick = 0.0  # when the last paced step ended
+        self._states: dict[str, _RowState] = {}
+
+    def forward(self, batch: ForwardBatch) -> ForwardOutput:
+        """Answer one step.
+
+        Raises:
+            EngineError: a script asked for it.
+        """
+        output = self._builtin(batch) if self._book is None else self._scripted(batch, self._book)
+        if self._step_s:
+            self._pace()
+        return output
+
+    def close(self) -> None:
+        """Forget all rows."""
+        self._states.clear()
+
+    def _builtin(self, batch: ForwardBatch) -> ForwardOutput:
+        endless = self._endless
+        period = len(endless)
+        return ForwardOutput(
+            [[endless[(len(row.token_ids) - row.num_prompt_tokens) % period]] if row.sample else [] for row in batch.rows]
+        )
+
+    def _scripted(self, batch: ForwardBatch, book: ScriptBook) -> ForwardOutput:
+        output = ForwardOutput([[] for _ in batch.rows])
+        now = self._clock()
+        next_due: list[float] = []
+        for index, row in enumerate(batch.rows):
+            if not row.sample:
+                next_due.append(now)  # a prefill chunk is progress
+                continue
+            try:
+                state = self._state(row, book, now)
+                output.token_ids[index] = self._answer(row, state, now)
+                next_due.append(state.due if not output.token_ids[index] else now)
+            except _RowFault as fault:
+                output.errors[index] = str(fault)
+        self._forget_absent(batch)
+        if next_due and not output.errors and min(next_due) > now:
+            self._sleep(min(min(next_due) - now, MAX_WAIT_S))
+        return output
+
+    def _state(self, row: ForwardRow, book: ScriptBook, now: float) -> _RowState:
+        state = self._states.get(row.rid)
+        if state is None or state.token_ids is not row.token_ids:
+            try:
+                script = book.script_for(list(row.token_ids[: row.num_prompt_tokens]))
+            except MillstreamError as error:
+                raise _RowFault(error.message) from error
+            is_first = len(row.token_ids) == row.num_prompt_tokens
+            state = _RowState(row.token_ids, script, now + script.delay_s if is_first else now)
+            self._states[row.rid] = state
+        return state
+
+    def _answer(self, row: ForwardRow, state: _RowState, now: float) -> list[int]:
+        if now < state.due:
+            return []
+        script = state.script
+        position = len(row.token_ids) - row.num_prompt_tokens
+        if script.fault is not None and script.num_steps(position) >= script.fault.after:
+            self._break(script.fault, state)
+        state.due = max(state.due + script.step_s, now)
+        ids = script.tokens(position, ignore_eos=row.sampling.ignore_eos)
+        if row.banned_token_ids:
+            banned = set(row.banned_token_ids)
+            ids = [script.filler(position + i) if token_id in banned else token_id for i, token_id in enumerate(ids)]
+        return ids
+
+    def _break(self, fault: Fault, state: _RowState) -> None:
+        match fault.kind:
+            case "error":
+                raise _RowFault("the script asked for an error.")
+            case "raise":
+                raise EngineError("the script asked for a failed step.")
+            case "exit":
+                self._leave(EXIT_STATUS)
+            case "hang":
+                if not state.has_hung:
+                    state.has_hung = True
+                    self._sleep(fault.seconds)
+
+    def _forget_absent(self, batch: ForwardBatch) -> None:
+        # nobody says when a request ends, so what is not in the batch goes, once there is much of it
+        if len(self._states) > 64 + 4 * len(batch.rows):
+            present = {row.rid for row in batch.rows}
+            self._states = {rid: state for rid, state in self._states.items() if rid in present}
+
+    def _pace(self) -> None:
+        """Sleep until the next tick. Ticks are a step apart; a server that was idle or late starts a new series."""
+        now = self._clock()
+        if now - self._tick > self._step_s:
+            self._tick = now
+        self._tick += self._step_s
+        self._sleep(max(0.0, self._tick - now))
+
+
+class _RowFault(Exception):
+    """One row's request fails; the others go on."""
+
+
+def load_scripted_executor(config: ServerConfig) -> ScriptedExecutor:
+    """Make the scripted executor that the options ask for.
+
+    Raises:
+        StartupError: the script file cannot be used.
+    """
+    tokenizer = load_scripted_tokenizer()
+    endless = tokenizer.encode(scripted_text(), add_special_tokens=False)
+    pool_tokens = DEFAULT_POOL_TOKENS if config.max_total_tokens is None else config.max_total_tokens
+    return ScriptedExecutor(
+        capabilities=Capabilities(
+            vocab_size=tokenizer.vocab_size,
+            context_length=config.context_length or DEFAULT_CONTEXT_LENGTH,
+            num_pages=max(1, pool_tokens // config.page_size),
+            page_size=config.page_size,
+            eos_token_ids=tokenizer.eos_token_ids,
+        ),
+        endless=endless,
+        book=None if config.script is None else _book(config.script, tokenizer, endless),
+        step_s=config.scripted_step_ms / 1000,
+    )
+
+
+def _book(script: str, tokenizer: Tokenizer, endless: list[int]) -> ScriptBook:
+    (eos_token_id,) = tokenizer.encode(tokenizer.special_tokens["eos_token"], add_special_tokens=False)
+    rules = None if script == INLINE else read_rules(Path(script))
+    try:
+        return ScriptBook(tokenizer=tokenizer, endless=endless, eos_token_id=eos_token_id, rules=rules)
+    except MillstreamError as error:
+        raise StartupError(f"the script `{script}` cannot be used: {error.message}") from error

@@ -1,0 +1,147 @@
+"""KVPool: the KV pages of one executor, lent to requests and shared between them through the prefix tree.
+
+Called by the scheduler only. The one place where pages change hands: what a request holds is its `Lease`. Never decides who
+gets pages; it does what the plan says and raises when the plan asked for more than there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from millstream.errors import InvariantError
+from millstream.kv.pages import Owner, PageAllocator
+from millstream.kv.radix_cache import Match, Node, RadixCache
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """What one request holds. `pages` is its block table: the first `num_shared` belong to the tree, the rest to the rid."""
+
+    rid: str
+    namespace: str
+    pages: list[int]  # the same list for the whole lease; forward rows refer to it
+    num_shared: int
+    node: Node | None  # the pin on the shared part
+
+
+class KVPool:
+    """Pages and prefix tree of one executor. With `share_prefixes=False` nothing ever matches and nothing is kept."""
+
+    def __init__(self, *, num_pages: int, page_size: int, share_prefixes: bool = True) -> None:
+        self.num_pages: Final = num_pages
+        self.page_size: Final = page_size
+        self._share_prefixes = share_prefixes
+        self._pages = PageAllocator(num_pages)
+        self._cache = RadixCache(page_size)
+
+    @property
+    def available(self) -> int:
+        """Pages that `grow` can get: free ones and those of prefixes nobody uses."""
+        return self._pages.num_free + self._cache.evictable_pages
+
+    @property
+    def num_cached(self) -> int:
+        """Pages the prefix tree owns."""
+        return self._cache.num_pages
+
+    def pages_for(self, num_tokens: int) -> int:
+        """Pages that `num_tokens` positions take."""
+        return -(-num_tokens // self.page_size)
+
+    def matchable_pages(self, num_tokens: int) -> int:
+        """Pages of a sequence that may come from the tree: the last token is always computed, for its logits."""
+        return (num_tokens - 1) // self.page_size
+
+    def match(self, namespace: str, token_ids: Sequence[int]) -> Match:
+        """The longest reusable prefix of `token_ids`. Changes nothing."""
+        if not self._share_prefixes:
+            return Match(None, [], 0, 0)
+        return self._cache.match(namespace, token_ids, self.matchable_pages(len(token_ids)))
+
+    def open(self, rid: str, namespace: str, token_ids: Sequence[int]) -> Lease:
+        """Start a lease on the reusable prefix of `token_ids`, with no pages of its own yet. Mutates: pins that prefix."""
+        match = self.match(namespace, token_ids)
+        node = self._cache.pin(match)
+        return Lease(rid=rid, namespace=namespace, pages=match.pages, num_shared=len(match.pages), node=node)
+
+    def grow(self, lease: Lease, num_tokens: int) -> None:
+        """Give a lease pages up to `num_tokens` positions. Mutates; evicts unused prefixes where nothing is free.
+
+        Raises:
+            InvariantError: not enough pages.
+        """
+        missing = self.pages_for(num_tokens) - len(lease.pages)
+        if missing <= 0:
+            return
+        short = missing - self._pages.num_free
+        if short > 0:
+            self._pages.free_from_tree(self._cache.evict(short))
+        lease.pages += self._pages.alloc(lease.rid, missing)
+
+    def share(self, lease: Lease, token_ids: Sequence[int], num_tokens: int) -> None:
+        """Put the full pages of the first `num_tokens` ids, whose KV is computed and final, into the tree.
+
+        Mutates: those pages become the tree's, pinned by this lease. Where the tree already knew the tokens, the lease's
+        duplicates are freed and its block table is switched to the tree's pages.
+        """
+        count = num_tokens // self.page_size
+        if not self._share_prefixes or count <= lease.num_shared:
+            return
+        before = self._cache.num_pages
+        match = self._cache.insert(lease.namespace, token_ids, lease.pages[:count])
+        num_known = count - (self._cache.num_pages - before)
+        if num_known < lease.num_shared:
+            raise InvariantError(f"the tree lost pinned pages of {lease.rid}")
+        node = self._cache.pin(match)
+        self._cache.unpin(lease.node)
+        self._pages.free(lease.rid, lease.pages[lease.num_shared : num_known])
+        self._pages.give_to_tree(lease.rid, lease.pages[num_known:count])
+        lease.pages[:count] = match.pages
+        lease.num_shared = count
+        lease.node = node
+
+    def close(self, lease: Lease, token_ids: Sequence[int], num_tokens: int) -> None:
+        """End a lease: share the full pages of the first `num_tokens` ids, free the rest, unpin. Mutates."""
+        self.share(lease, token_ids, num_tokens)
+        self._pages.free(lease.rid, lease.pages[lease.num_shared :])
+        self._cache.unpin(lease.node)
+        lease.pages.clear()
+        lease.num_shared = 0
+        lease.node = None
+
+    def audit_counts(self, *, idle: bool) -> None:
+        """Check, in no time, that no page is lost; where nothing runs, also that every page is free or evictable.
+
+        Raises:
+            InvariantError: a page is lost or still held.
+        """
+        self._pages.audit_counts()
+        if self._pages.num_in_tree != self._cache.num_pages:
+            raise InvariantError(f"the tree has {self._cache.num_pages} pages and owns {self._pages.num_in_tree}")
+        if idle and self.available != self.num_pages:
+            raise InvariantError(f"{self.num_pages - self.available} pages are held and nothing runs")
+
+    def audit(self, leases: Iterable[Lease]) -> None:
+        """Check every page against every claim to it. O(num_pages); changes nothing.
+
+        Raises:
+            InvariantError: a page is lost, shared, or held by somebody not in `leases`.
+        """
+        self._pages.audit()
+        self._cache.audit()
+        claims: dict[int, str | Owner] = dict.fromkeys(self._cache.pages(), Owner.TREE)
+        num_claims = self._cache.num_pages
+        for lease in leases:
+            if any(claims.get(page) is not Owner.TREE for page in lease.pages[: lease.num_shared]):
+                raise InvariantError(f"{lease.rid} reads pages that are not in the tree")
+            own = lease.pages[lease.num_shared :]
+            num_claims += len(own)
+            claims.update(dict.fromkeys(own, lease.rid))
+        if len(claims) != num_claims:
+            raise InvariantError("a page is claimed twice")
+        if len(claims) + self._pages.num_free != self.num_pages:
+            raise InvariantError("a page has an owner that does not claim it")
+        if any(self._pages.owner(page) != claimant for page, claimant in claims.items()):
+            raise InvariantError("a page is claimed by somebody who does not own it")

@@ -1,0 +1,56 @@
+"""Start one child process with its control link."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import msgspec
+
+from millstream.config import ChildConfig
+from millstream.ipc.control import ControlLink
+from millstream.launch.child import CONFIG_LENGTH_BYTES
+from millstream.messages import ToSupervisor
+from millstream.messages.control import ProcessName, ProcessPhase
+
+# Set before a child's first import of a library that reads them. OpenMP's default is to spin at barriers: beside two other
+# busy processes on few cores a step then takes up to forty times as long.
+_ENVIRONMENT: dict[ProcessName, dict[str, str]] = {
+    "scheduler": {"OMP_WAIT_POLICY": "PASSIVE"},
+    "entry": {"TOKENIZERS_PARALLELISM": "false"},
+    "detokenizer": {"TOKENIZERS_PARALLELISM": "false"},
+}
+
+
+@dataclass
+class Child:
+    """A child process as its supervisor holds it."""
+
+    name: ProcessName
+    process: subprocess.Popen[bytes]
+    link: ControlLink
+    state: ProcessPhase = field(default="STARTING")
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self.process.pid
+
+
+def spawn(name: ProcessName, config: ChildConfig) -> Child:
+    """Start process `name` in a session of its own (the terminal's Ctrl-C must not reach it) and hand it `config`."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "millstream.launch.child", name, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, **_ENVIRONMENT[name]},  # noqa: TID251  # a child's environment is made here and nowhere else
+        )
+    body = msgspec.json.encode(config)
+    ours.sendall(len(body).to_bytes(CONFIG_LENGTH_BYTES, "big") + body)
+    return Child(name=name, process=process, link=ControlLink(ours, ToSupervisor))

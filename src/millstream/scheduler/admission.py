@@ -1,0 +1,64 @@
+"""Admission: whether a new request may join the queue. Called once for each request, when it arrives.
+
+A request that passed is never judged again: neither running nor thrown back to the queue can it meet these limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from millstream.errors import ContextLengthExceeded, DuplicateRid, MillstreamError, OverloadError, RequestError
+from millstream.messages import Rejection, TokenizedGenerateReqInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the scheduler may take on."""
+
+    max_running_requests: int
+    max_queued_requests: int
+    chunked_prefill_size: int  # tokens in one step, decode included
+    context_length: int  # tokens, prompt and output together; no more than the KV pool holds
+
+
+def check(
+    request: TokenizedGenerateReqInput, *, live: Container[str], num_waiting: int, num_running: int, limits: Limits
+) -> None:
+    """Admit a new request to the queue, or raise.
+
+    Requests that a free slot will take in the next step do not count as waiting: a burst on an idle server fills the slots and
+    the queue.
+
+    Raises:
+        DuplicateRid: its rid is live.
+        ContextLengthExceeded: prompt and output do not fit the context or the pool.
+        RequestError: the prompt is empty.
+        OverloadError: the queue is full.
+    """
+    if request.rid in live:
+        raise DuplicateRid(request.rid)
+    num_prompt_tokens = len(request.input_ids)
+    if num_prompt_tokens == 0:
+        raise RequestError("The prompt is empty; it must have at least one token.", param="prompt")
+    if num_prompt_tokens + request.max_new_tokens > limits.context_length:
+        raise ContextLengthExceeded(
+            f"The prompt has {num_prompt_tokens} tokens and max_tokens is {request.max_new_tokens}; "
+            f"together they must be at most {limits.context_length}."
+        )
+    num_slots = max(0, limits.max_running_requests - num_running)
+    if num_waiting >= limits.max_queued_requests + num_slots:
+        raise OverloadError(f"The queue is full: {num_waiting} requests are waiting. Try again later.")
+
+
+def rejection(rid: str, error: MillstreamError) -> Rejection:
+    """The refusal of `rid` in the terms of an HTTP error."""
+    return Rejection(
+        rid=rid,
+        message=error.message,
+        status=error.status,
+        type=error.type,
+        code=error.code,
+        param=error.param,
+        retry_after_s=error.retry_after_s,
+    )

@@ -1,0 +1,113 @@
+"""The scheduler process: loads the executor, then loops over messages and steps until it is told to stop.
+
+Idle, it waits in one poll on its inbox and the control link; busy, it takes what has arrived between two steps and never waits.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from pathlib import Path
+
+import zmq
+
+from millstream.checkpoint.locate import resolve_model
+from millstream.config import ChildConfig, ServerConfig
+from millstream.errors import StartupError
+from millstream.execution.interface import Executor
+from millstream.execution.registry import load_executor
+from millstream.ipc.address import socket_address
+from millstream.ipc.channel import PullChannel, PushChannel
+from millstream.ipc.control import ControlLink
+from millstream.kv.pool import KVPool
+from millstream.messages import EngineInfo, Ready, Shutdown, ToScheduler
+from millstream.scheduler.admission import Limits
+from millstream.scheduler.scheduler import Scheduler
+from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer, load_tokenizer
+
+log = logging.getLogger(__name__)
+
+
+def run(config: ChildConfig, control: ControlLink) -> None:
+    """Load, report READY, and work until told to stop.
+
+    Raises:
+        StartupError: the model or the script cannot be loaded.
+        PeerGone: the supervisor is gone.
+    """
+    inbox = PullChannel(socket_address(config.socket_dir, "scheduler"), ToScheduler)
+    to_detokenizer = PushChannel(socket_address(config.socket_dir, "detokenizer"))
+    to_entry = PushChannel(socket_address(config.socket_dir, "entry"))
+    try:
+        tokenizer, executor = _load(config.server)
+        try:
+            engine = _engine_info(config.server, executor, tokenizer)
+            scheduler = Scheduler(
+                executor=executor,
+                tokenizer=tokenizer,
+                pool=KVPool(
+                    num_pages=engine.num_pages,
+                    page_size=engine.page_size,
+                    share_prefixes=not config.server.disable_radix_cache,
+                ),
+                eos_token_ids=frozenset(engine.eos_token_ids),
+                limits=Limits(
+                    max_running_requests=config.server.max_running_requests,
+                    max_queued_requests=config.server.max_queued_requests,
+                    chunked_prefill_size=config.server.chunked_prefill_size,
+                    context_length=engine.context_length,
+                ),
+                to_detokenizer=to_detokenizer,
+                to_entry=to_entry,
+            )
+            gc.collect()
+            gc.freeze()  # what is loaded stays: the collector need not walk it between two steps
+            control.send(Ready(process="scheduler", engine=engine))
+            _loop(scheduler, inbox, control)
+        finally:
+            executor.close()
+    finally:
+        inbox.close()
+        to_detokenizer.close()
+        to_entry.close()
+
+
+def _load(server: ServerConfig) -> tuple[Tokenizer, Executor]:
+    template = None
+    if server.chat_template is not None:  # its end-of-turn token ends a generation
+        try:
+            template = Path(server.chat_template).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartupError(f"the chat template cannot be read: {error}") from error
+    if server.executor == "scripted":
+        return load_scripted_tokenizer(chat_template=template), load_executor(server, None)
+    source = resolve_model(server.model)
+    return load_tokenizer(source, chat_template=template), load_executor(server, source)
+
+
+def _engine_info(server: ServerConfig, executor: Executor, tokenizer: Tokenizer) -> EngineInfo:
+    capabilities = executor.capabilities
+    return EngineInfo(
+        vocab_size=capabilities.vocab_size,
+        context_length=min(capabilities.context_length, capabilities.num_pages * capabilities.page_size),
+        eos_token_ids=sorted(capabilities.eos_token_ids | tokenizer.eos_token_ids),
+        num_pages=capabilities.num_pages,
+        page_size=capabilities.page_size,
+        max_running_requests=server.max_running_requests,
+        executor=server.executor,
+    )
+
+
+def _loop(scheduler: Scheduler, inbox: PullChannel, control: ControlLink) -> None:
+    poller = zmq.Poller()
+    inbox.register(poller)
+    poller.register(control.fileno(), zmq.POLLIN)
+    while True:
+        if not scheduler.has_work:
+            poller.poll()
+        for message in inbox.receive():
+            scheduler.handle(message)
+        if any(isinstance(message, Shutdown) for message in control.receive()):
+            scheduler.close()
+            return
+        scheduler.step()

@@ -1,0 +1,99 @@
+"""Req: what the scheduler knows of one live request, and the phases it moves through.
+
+Made at admission, changed only by the scheduler's loop, never sent. The prompt and output ids live here and nowhere else, so a
+request can be thrown back to the queue and computed again.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from millstream.errors import InvariantError
+from millstream.execution.interface import ForwardRow
+from millstream.kv.pool import Lease
+from millstream.messages import TokenizedGenerateReqInput, Usage
+from millstream.scheduler.finish import EndRule
+
+
+class Phase(Enum):
+    """Where a request is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+NEXT: dict[Phase, frozenset[Phase]] = {
+    Phase.WAITING: frozenset({Phase.RUNNING, Phase.FINISHED}),
+    Phase.RUNNING: frozenset({Phase.WAITING, Phase.FINISHED}),  # RUNNING -> WAITING is a retraction
+    Phase.FINISHED: frozenset(),
+}
+
+
+class Req:
+    """One request. `token_ids` is prompt and output so far; positions before `num_computed` have their KV in `lease`."""
+
+    __slots__ = (
+        "cached_tokens",
+        "end_rule",
+        "is_opened",
+        "is_prefilling",
+        "lease",
+        "max_new_tokens",
+        "namespace",
+        "num_computed",
+        "num_prompt_tokens",
+        "phase",
+        "rid",
+        "row",
+        "sampling",
+        "timing",
+        "token_ids",
+    )
+
+    def __init__(self, message: TokenizedGenerateReqInput, end_rule: EndRule) -> None:
+        self.rid = message.rid
+        self.token_ids = message.input_ids
+        self.num_prompt_tokens = len(message.input_ids)
+        self.sampling = message.sampling
+        self.max_new_tokens = message.max_new_tokens
+        self.namespace = message.cache_namespace
+        self.timing = message.timing
+        self.end_rule = end_rule
+        self.phase = Phase.WAITING
+        self.lease: Lease | None = None
+        self.num_computed = 0
+        self.is_prefilling = True  # positions before the last are still missing: a prompt, or all of it after a retraction
+        self.cached_tokens: int | None = None  # prompt tokens not computed at the first admission; None before it
+        self.is_opened = False  # a first row was made
+        self.row = ForwardRow(
+            rid=self.rid,
+            token_ids=self.token_ids,
+            num_prompt_tokens=self.num_prompt_tokens,
+            start=0,
+            end=0,
+            pages=(),
+            sampling=self.sampling,
+            seed=self.sampling.seed or 0,  # the entry draws one where the client gave none
+            sample=False,
+        )
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens made so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def usage(self) -> Usage:
+        """The counts as of now."""
+        return Usage(self.num_prompt_tokens, len(self.token_ids) - self.num_prompt_tokens, self.cached_tokens or 0)
+
+    def move(self, phase: Phase) -> None:
+        """Go to `phase`: the only way there.
+
+        Raises:
+            InvariantError: the move is not in `NEXT`.
+        """
+        if phase not in NEXT[self.phase]:
+            raise InvariantError(f"{self.rid} cannot go from {self.phase.value} to {phase.value}")
+        self.phase = phase

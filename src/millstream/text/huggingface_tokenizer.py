@@ -1,0 +1,121 @@
+"""Reads the tokenizer of a Hugging Face model directory.
+
+Called by `load_tokenizer`. `tokenizer.json` makes the encoder; the small JSON files beside it name the special tokens, the
+end tokens and the chat template. No code of the model is ever run.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import Tokenizer
+
+from millstream.errors import StartupError
+from millstream.text.tokenizer_data import TokenizerData
+
+log = logging.getLogger(__name__)
+
+TOKENIZER_FILE = "tokenizer.json"
+TEMPLATE_FILE = "chat_template.jinja"  # newer models; takes precedence over the field of tokenizer_config.json
+
+
+def read_huggingface_tokenizer(directory: Path) -> TokenizerData:
+    """Read the tokenizer in `directory`.
+
+    Raises:
+        StartupError: `tokenizer.json` is missing, or a file is not what its name says.
+    """
+    encoder = _read_encoder(directory / TOKENIZER_FILE)
+    encoder.no_truncation()  # set for training in some files; a prompt is never cut silently
+    encoder.no_padding()
+    tokens = token_list(encoder)
+    config = _read_json(directory / "tokenizer_config.json")
+    special_tokens = _special_tokens({**_read_json(directory / "special_tokens_map.json"), **config})
+    end_ids = _ids(_read_json(directory / "config.json")) | _ids(_read_json(directory / "generation_config.json"))
+    eos_id = encoder.token_to_id(special_tokens["eos_token"]) if "eos_token" in special_tokens else None
+    return TokenizerData(
+        encoder=encoder,
+        tokens=tokens,
+        special_ids=special_ids(encoder),
+        eos_token_ids=end_ids | ({eos_id} if eos_id is not None else frozenset()),
+        special_tokens=special_tokens,
+        chat_template=_chat_template(directory, config),
+    )
+
+
+def token_list(encoder: Tokenizer) -> list[str | None]:
+    """Each id's token, None where the vocabulary has a gap."""
+    vocabulary = encoder.get_vocab(with_added_tokens=True)
+    tokens: list[str | None] = [None] * (max(vocabulary.values(), default=-1) + 1)
+    for token, token_id in vocabulary.items():
+        tokens[token_id] = token
+    return tokens
+
+
+def special_ids(encoder: Tokenizer) -> frozenset[int]:
+    """Ids of the added tokens that are marked special."""
+    return frozenset(token_id for token_id, token in encoder.get_added_tokens_decoder().items() if token.special)
+
+
+def _read_encoder(path: Path) -> Tokenizer:
+    if not path.is_file():
+        raise StartupError(
+            f"`{path.parent}` has no {TOKENIZER_FILE}.",
+            hint="convert the tokenizer once: transformers' AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
+        )
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for a bad file
+        raise StartupError(f"`{path}` is not a usable tokenizer: {error}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in `path`; empty where there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise StartupError(f"cannot read `{path}`: {error}") from error
+    if not isinstance(value, dict):
+        raise StartupError(f"`{path}` must hold a JSON object.")
+    return value
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """`bos_token` and the like, which are written as a string or as a serialised token."""
+    named: dict[str, str] = {}
+    for key, value in config.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if key.endswith("_token") and isinstance(text, str):
+            named[key] = text
+    return named
+
+
+def _ids(config: dict[str, Any]) -> frozenset[int]:
+    """`eos_token_id` as a set; models of several parts keep it under `text_config`."""
+    value = config.get("eos_token_id")
+    if value is None and isinstance(config.get("text_config"), dict):
+        value = config["text_config"].get("eos_token_id")
+    values = value if isinstance(value, list) else [value]
+    return frozenset(item for item in values if isinstance(item, int))
+
+
+def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
+    path = directory / TEMPLATE_FILE
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartupError(f"cannot read `{path}`: {error}") from error
+    template = config.get("chat_template")
+    if not isinstance(template, list):
+        return template if isinstance(template, str) else None
+    named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
+    if isinstance(named.get("default"), str):
+        return str(named["default"])
+    log.warning("no chat template of %s is named `default`; using none", directory)
+    return None

@@ -1,0 +1,167 @@
+"""Tokenizer: text to ids and ids to text for one model, and the facts around it. The one loader for every process.
+
+The entry encodes, the scheduler and the detokenizer decode. Loading happens once a process; afterwards nothing changes, so
+threads may share it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Sequence
+from importlib import resources
+
+import tokenizers
+
+from millstream.checkpoint.gguf import GGUFFile
+from millstream.checkpoint.locate import ModelSource
+from millstream.errors import RequestError
+from millstream.text.byte_table import SPACE_MARK, ByteTable, build_byte_table, byte_of
+from millstream.text.chat_template import ChatTemplate
+from millstream.text.gguf_tokenizer import read_gguf_tokenizer
+from millstream.text.huggingface_tokenizer import read_huggingface_tokenizer, special_ids, token_list
+from millstream.text.incremental import ByteDecoder, IncrementalDecoder, WindowDecoder
+from millstream.text.tokenizer_data import TokenizerData
+
+log = logging.getLogger(__name__)
+
+SAMPLE_STRIDE = 61  # every 61st id is compared at load: 800 of 49,152
+CHATML_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+class Tokenizer:
+    """One model's tokenizer. Ids 0..`vocab_size` - 1 decode; any other id contributes nothing and never raises.
+
+    `eos_token_ids` joins the tokenizer's, the configs' and the token that the chat template writes right after an assistant
+    message. `special_tokens` and `chat_template` are what `ChatTemplate` is made from.
+
+    About `spaces_between_special_tokens`, here and in `incremental`: it has no effect. It belongs to tokenizers that put a
+    space of their own around a shown special token; `tokenizers` has none of those, and text is what the ids say, so no space
+    is ever added or removed for it. Both values give the same text.
+    """
+
+    def __init__(self, data: TokenizerData) -> None:
+        self._encoder = data.encoder
+        self.vocab_size = len(data.tokens)
+        self.chat_template = data.chat_template
+        self.special_tokens = data.special_tokens
+        self._special_ids = data.special_ids
+        self._shown_ids = frozenset(token_id for token_id, token in enumerate(data.tokens) if token is not None)
+        self._text_ids = self._shown_ids - data.special_ids
+        self._table = self._checked_table(data)
+        self.eos_token_ids = data.eos_token_ids | self._end_of_turn_ids()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids of `text`; special tokens written in it become their ids. Other threads run meanwhile.
+
+        `add_special_tokens` puts the model's BOS and EOS around it, where it has them; False for a rendered chat template.
+
+        Raises:
+            RequestError: the text has a lone surrogate, which no encoding of text allows.
+        """
+        try:
+            # a batch of one: unlike `encode`, it lets go of the interpreter lock
+            encoding = self._encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+        except TypeError as error:
+            raise RequestError("the text has a lone surrogate; it is not valid Unicode.") from error
+        return list(encoding.ids)
+
+    def decode(
+        self, token_ids: Sequence[int], *, skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
+    ) -> str:
+        """Return the text of `token_ids`: the definition that every stream of the same ids must equal."""
+        decoder = self.incremental(
+            skip_special_tokens=skip_special_tokens, spaces_between_special_tokens=spaces_between_special_tokens
+        )
+        return decoder.push(token_ids) + decoder.flush()
+
+    def incremental(
+        self, *, skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
+    ) -> IncrementalDecoder:
+        """Return a fresh decoder for one output."""
+        del spaces_between_special_tokens  # no effect: see the class
+        if self._table is not None:
+            return ByteDecoder(self._table, skip_special_tokens=skip_special_tokens)
+        visible = self._text_ids if skip_special_tokens else self._shown_ids
+        return WindowDecoder(lambda ids: self._library_decode(ids, skip_special_tokens), visible=visible)
+
+    def _library_decode(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
+        return self._encoder.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def _checked_table(self, data: TokenizerData) -> ByteTable | None:
+        """The byte table, if this tokenizer's decoder is one and a sample of ids decodes as the library decodes it."""
+        decoder = self._encoder.decoder
+        form = json.loads(decoder.__getstate__()) if decoder is not None else None
+        prefixed = self._prefixes_after_special()
+        table = build_byte_table(form, data.tokens, data.special_ids, strip_after_special=prefixed)
+        if table is None:
+            return None
+        # byte tokens are left out: there the library turns valid characters into U+FFFD once a later byte is bad
+        sample = [i for i in range(0, len(data.tokens), SAMPLE_STRIDE) if not byte_of(data.tokens[i] or "")]
+        for skip_special_tokens in (True, False) if not prefixed else (True,):
+            decoder_under_test = ByteDecoder(table, skip_special_tokens=skip_special_tokens)
+            text = decoder_under_test.push(sample) + decoder_under_test.flush()
+            if text != self._library_decode(sample, skip_special_tokens):
+                log.warning("this tokenizer does not decode as its description says; using the slower window decoder")
+                return None
+        return table
+
+    def _prefixes_after_special(self) -> bool:
+        """Whether encoding puts a dummy space after a control token."""
+        special = self._encoder.id_to_token(min(self._special_ids)) if self._special_ids else None
+        tokens = self._encoder.encode(f"{special}x", add_special_tokens=False).tokens if special else []
+        # the mark itself, or the first of its bytes in a vocabulary without it
+        return len(tokens) > 1 and (tokens[1].startswith(SPACE_MARK) or byte_of(tokens[1]) == SPACE_MARK.encode()[:1])
+
+    def _end_of_turn_ids(self) -> frozenset[int]:
+        """The special token that the chat template writes right after an assistant message's content."""
+        if self.chat_template is None:
+            return frozenset()
+        closing = ChatTemplate(self.chat_template, self.special_tokens).closing_text.lstrip()
+        ids = self.encode(closing, add_special_tokens=False) if closing else []
+        return frozenset(ids[:1]) & self._special_ids
+
+
+def load_tokenizer(source: ModelSource, *, chat_template: str | None = None) -> Tokenizer:
+    """Load the tokenizer of a model; `chat_template` takes the place of the model's own.
+
+    Raises:
+        StartupError: it is missing, broken or of a kind that is not supported.
+    """
+    if source.kind == "gguf":
+        data = read_gguf_tokenizer(GGUFFile(source.path).metadata)
+    else:
+        data = read_huggingface_tokenizer(source.path)
+    return Tokenizer(data if chat_template is None else dataclasses.replace(data, chat_template=chat_template))
+
+
+def load_scripted_tokenizer(*, chat_template: str | None = None) -> Tokenizer:
+    """Load the small byte-level tokenizer that comes with the package, with a ChatML template.
+
+    Raises:
+        StartupError: `chat_template`, given in its place, is not valid.
+    """
+    encoder = tokenizers.Tokenizer.from_str(_asset("scripted_tokenizer.json"))
+    tokens = token_list(encoder)
+    data = TokenizerData(
+        encoder=encoder,
+        tokens=tokens,
+        special_ids=special_ids(encoder),
+        eos_token_ids=frozenset({tokens.index("<|im_end|>"), tokens.index("<|endoftext|>")}),
+        special_tokens={"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"},
+        chat_template=CHATML_TEMPLATE,
+    )
+    return Tokenizer(data if chat_template is None else dataclasses.replace(data, chat_template=chat_template))
+
+
+def scripted_text() -> str:
+    """Return the text in many languages that the scripted tokenizer was trained on."""
+    return _asset("multilingual.txt")
+
+
+def _asset(name: str) -> str:
+    return (resources.files("millstream.text") / "assets" / name).read_text(encoding="utf-8")

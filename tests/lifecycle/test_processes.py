@@ -1,0 +1,145 @@
+"""From start to stop: what the processes are called, what they say while loading, and that nothing of them stays."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.server import Server, server_info
+
+SCRIPTED = ("--executor", "scripted")
+
+
+def pids_of(url: str) -> dict[str, int]:
+    return {name: process["pid"] for name, process in server_info(url)["processes"].items()}
+
+
+def wait_gone(pid: int, *, timeout: float = 20.0) -> None:
+    """Wait for the end of a process that is not our child."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        assert select.select([descriptor], [], [], timeout)[0], f"process {pid} is still there"
+    finally:
+        os.close(descriptor)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_server_leaves_no_process_and_no_file(tmp_path: Path, number: signal.Signals) -> None:
+    with Server(*SCRIPTED, directory=tmp_path) as server:
+        url = server.wait_ready()
+        pids = pids_of(url)
+        assert set(pids) == {"entry", "scheduler", "detokenizer"}
+        for name, pid in pids.items():
+            assert Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0] == f"millstream::{name}".encode()
+        (directory,) = tmp_path.iterdir()
+        assert directory.stat().st_mode & 0o777 == 0o700
+        assert {path.name for path in directory.iterdir()} == {f"{name}.sock" for name in pids}
+        assert server.stop(number) == 0, server.log()
+        assert not any(alive(pid) for pid in pids.values())
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_health_and_readiness_say_503_until_everything_is_there(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with Server("--port", str(port), directory=tmp_path) as server:  # the real model: loading takes a moment
+        url = f"http://127.0.0.1:{port}"
+        seen = []
+        deadline = time.monotonic() + 60
+        with httpx.Client() as client:
+            while time.monotonic() < deadline:
+                try:
+                    health = client.get(f"{url}/health")
+                except httpx.ConnectError:
+                    continue
+                seen.append(health.status_code)
+                if health.status_code == 200:
+                    break
+                assert "message" in health.json()["error"]
+                chat = client.post(
+                    f"{url}/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+                )
+                assert chat.status_code in (200, 503)
+            chat = client.post(
+                f"{url}/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+            )
+            assert chat.status_code == 200
+            assert client.get(f"{url}/ready").status_code == 200
+        assert seen[0] == 503
+        assert seen[-1] == 200
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(("no/such/model.gguf",), "no/such/model.gguf", id="no-such-model"),
+        pytest.param(("--executor", "scripted", "--script", "no-such-script.json"), "no-such-script.json", id="no-such-script"),
+        pytest.param(("--executor", "scripted", "--chat-template", "no-such.jinja"), "no-such.jinja", id="no-such-template"),
+        pytest.param(("--executor", "scripted", "--page-size", "0"), "page_size", id="bad-option"),
+    ],
+)
+def test_a_server_that_cannot_start_says_why_once_and_leaves_nothing(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    with Server(*arguments, directory=tmp_path) as server:
+        assert server.wait() == 1
+        assert server.log().count("millstream: ") == 1, server.log()
+        assert message in server.log()
+        assert "Traceback" not in server.log()
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_in_use_is_a_clear_error(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with Server(*SCRIPTED, "--port", str(port), directory=tmp_path) as server:
+            assert server.wait() == 1
+            assert str(port) in server.log()
+            assert "hint: " in server.log()
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_children_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
+    with Server(*SCRIPTED, directory=tmp_path) as server:
+        pids = pids_of(server.wait_ready())
+        server.process.kill()
+        for pid in pids.values():
+            if alive(pid):
+                wait_gone(pid)
+        server.wait()
+
+
+@pytest.mark.parametrize("victim", ["scheduler", "detokenizer"])
+def test_the_death_of_a_process_ends_open_requests_with_an_error(tmp_path: Path, victim: str) -> None:
+    with Server(*SCRIPTED, "--scripted-step-ms", "20", directory=tmp_path) as server:
+        url = server.wait_ready()
+        body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 5000}
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=30) as response:
+            lines = response.iter_lines()
+            assert "assistant" in next(lines)
+            pid = pids_of(url)[victim]
+            os.kill(pid, signal.SIGKILL)
+            rest = [line for line in lines if line]
+        assert '"error"' in rest[-1]
+        assert not any('"finish_reason":"stop"' in line for line in rest)
+        assert server.wait() == 1
+        assert f"the {victim} process ended (killed by SIGKILL)" in server.log()
+        assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,180 @@
+"""Any order of arrivals, aborts and steps, on any pool: one end each, the same tokens as alone, and nothing left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from millstream.messages import Abort, BatchTokenIDOutput, FinishReason, Length, Stop
+from tests.unit.scheduler.harness import EOS, CheckingExecutor, Desk, next_token, tokenizer
+
+STEMS = [[10] * 40, [*range(300, 340)], [*range(300, 316), *range(10, 34)]]  # the last two share 16 tokens
+
+
+@dataclass
+class Expected:
+    """What a request should come to if nobody aborts it."""
+
+    tokens: list[int]
+    finish: FinishReason
+    aborted: bool = False
+    prompt: list[int] = field(default_factory=list)
+
+
+def alone(prompt: list[int], *, max_new: int, min_new: int, stop: tuple[str, ...], ignore_eos: bool) -> Expected:
+    """The definition, token by token, with the whole text decoded anew after each."""
+    ids = list(prompt)
+    skipped_until = 0  # matches that end at or before this character came too early
+    while True:
+        token_id = next_token(ids)
+        if not ignore_eos and token_id == EOS and len(ids) - len(prompt) < min_new:
+            token_id = 301
+        ids.append(token_id)
+        made = ids[len(prompt) :]
+        if token_id == EOS and not ignore_eos:
+            return Expected(made, Stop(EOS), prompt=prompt)
+        decoder = tokenizer().incremental()
+        text = decoder.push(made)
+        found = [
+            (start + len(s), -len(s), s)
+            for s in stop
+            for start in range(len(text))
+            if text.startswith(s, start) and start + len(s) > skipped_until
+        ]
+        if found and len(made) >= min_new:
+            return Expected(made, Stop(min(found)[2]), prompt=prompt)
+        if len(made) < min_new:
+            skipped_until = len(text)
+        if len(made) == max_new:
+            return Expected(made, Length(max_new), prompt=prompt)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Random life of one scheduler."""
+
+    @initialize(
+        num_pages=st.integers(6, 40),
+        page_size=st.sampled_from([1, 4, 5]),
+        chunk=st.integers(9, 40),
+        max_running=st.integers(1, 8),
+        bursts=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+        share=st.booleans(),
+    )
+    def start(self, num_pages: int, page_size: int, chunk: int, max_running: int, bursts: list[int], share: bool) -> None:
+        self.executor = CheckingExecutor(
+            num_pages=num_pages, page_size=page_size, burst=lambda position: bursts[position % len(bursts)]
+        )
+        self.desk = Desk(
+            self.executor,
+            share_prefixes=share,
+            chunked_prefill_size=chunk,
+            max_running_requests=max_running,
+            max_queued_requests=6,
+        )
+        self.context = num_pages * page_size
+        self.expected: dict[str, Expected] = {}
+        self.last_batch = 0
+        self.chunk = chunk
+        self.most_burst = max(bursts)
+
+    @rule(
+        stem=st.sampled_from(STEMS),
+        length=st.integers(1, 40),
+        tail=st.lists(st.integers(300, 303), max_size=6),
+        max_new=st.integers(1, 24),
+        min_new=st.integers(0, 12),
+        ignore_eos=st.booleans(),
+        with_stop=st.booleans(),
+        namespace=st.sampled_from(["", "", "other"]),
+    )
+    def submit(
+        self,
+        stem: list[int],
+        length: int,
+        tail: list[int],
+        max_new: int,
+        min_new: int,
+        ignore_eos: bool,
+        with_stop: bool,
+        namespace: str,
+    ) -> None:
+        prompt = stem[:length] + tail
+        max_new = min(max_new, self.context - len(prompt))
+        if max_new < 1:
+            return
+        min_new = min(min_new, max_new)
+        stop: tuple[str, ...] = ("e", "in", "та") if with_stop else ()
+        rid = f"r{len(self.expected)}"
+        self.desk.submit(
+            rid, prompt, max_new=max_new, namespace=namespace, min_new_tokens=min_new, ignore_eos=ignore_eos, stop=stop
+        )
+        self.expected[rid] = alone(prompt, max_new=max_new, min_new=min_new, stop=stop, ignore_eos=ignore_eos)
+
+    @precondition(lambda self: bool(self.expected))
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        rid = data.draw(st.sampled_from(sorted(self.expected)))
+        if rid in self.desk.scheduler._live:
+            self.expected[rid].aborted = True
+        self.desk.abort(rid)
+
+    @rule(nothing=st.sets(st.integers(0, 5), max_size=2), count=st.integers(1, 6))
+    def step(self, nothing: set[int], count: int) -> None:
+        self.executor.nothing_for = {f"r{number}" for number in nothing}
+        for _ in range(count):
+            self.desk.step()
+
+    @invariant()
+    def the_books_agree(self) -> None:
+        if hasattr(self, "desk"):
+            self.desk.scheduler.audit()
+
+    @invariant()
+    def no_step_is_larger_than_its_budget(self) -> None:
+        if hasattr(self, "desk"):
+            for batch in self.executor.batches[self.last_batch :]:
+                assert sum(end - start for _, start, end in batch) <= max(self.chunk, len(batch) * self.most_burst + 1)
+                assert len({rid for rid, _, _ in batch}) == len(batch)
+            self.last_batch = len(self.executor.batches)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "desk"):
+            return
+        self.executor.nothing_for = set()
+        self.desk.run()
+        accepted = self.desk.accepted()
+        rejected = [item.rid for item in self.desk.rejected()]
+        assert sorted(accepted + rejected) == sorted(self.expected)
+        for rid in rejected:
+            assert not self.desk.rows(rid)
+        for rid in accepted:
+            self.check_end(rid, self.expected[rid])
+        opened = [o.rid for m in self.desk.to_detokenizer.sent if isinstance(m, BatchTokenIDOutput) for o in m.opened]
+        assert sorted(opened) == sorted(accepted)
+        stats = self.desk.stats()
+        assert (stats.scheduler_requests, stats.waiting, stats.running) == (0, 0, 0)
+        assert stats.pages_free == stats.pages_total
+
+    def check_end(self, rid: str, expected: Expected) -> None:
+        tokens = self.desk.tokens(rid)
+        finish = self.desk.finish(rid)
+        assert finish is not None
+        if expected.aborted:
+            assert isinstance(finish, Abort)
+            assert tokens == expected.tokens[: len(tokens)]
+        else:
+            assert tokens == expected.tokens
+            assert finish == expected.finish
+        last = self.desk.rows(rid)[-1]
+        assert last.usage.completion_tokens == len(tokens)
+        assert last.usage.prompt_tokens == len(expected.prompt)
+        assert last.usage.cached_tokens < len(expected.prompt)
+
+
+SchedulerMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestSchedulerMachine = SchedulerMachine.TestCase

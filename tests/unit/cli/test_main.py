@@ -1,0 +1,76 @@
+"""The command line: flags, environment and the positional model become one configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.cli import main
+from millstream.config import ServerConfig
+from millstream.messages import EngineInfo
+
+
+class FakeSupervisor:
+    """Stands in for the supervisor and keeps what it was given."""
+
+    seen: ServerConfig
+
+    def __init__(self, config: ServerConfig, on_ready: object) -> None:
+        FakeSupervisor.seen = config
+
+    def run(self) -> None:
+        """A server that stops at once."""
+
+
+@pytest.fixture
+def supervisor(monkeypatch: pytest.MonkeyPatch) -> type[FakeSupervisor]:
+    monkeypatch.setattr(main, "Supervisor", FakeSupervisor)
+    return FakeSupervisor
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main.app(["serve", *arguments])
+    return int(end.value.code or 0)
+
+
+def test_flags_reach_the_configuration(supervisor: type[FakeSupervisor]) -> None:
+    assert run("--executor", "scripted", "--port", "0", "--scripted-step-ms", "2.5", "--disable-radix-cache") == 0
+    assert supervisor.seen.port == 0
+    assert supervisor.seen.scripted_step_ms == 2.5
+    assert supervisor.seen.disable_radix_cache
+    assert supervisor.seen.served_model_name == ("scripted",)
+
+
+def test_the_environment_gives_defaults_and_flags_win(
+    supervisor: type[FakeSupervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_EXECUTOR", "scripted")
+    monkeypatch.setenv("MILLSTREAM_PORT", "1234")
+    monkeypatch.setenv("MILLSTREAM_MODEL", "from-environment")
+    assert run("--port", "4321") == 0
+    assert supervisor.seen.port == 4321
+    assert supervisor.seen.model == "from-environment"
+    assert run("from-argument") == 0
+    assert supervisor.seen.model == "from-argument"
+    assert run("--model", "from-flag") == 0
+    assert supervisor.seen.model == "from-flag"
+
+
+def test_a_model_that_is_not_there_is_an_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("no/such/model.gguf") == 1
+    assert "no/such/model.gguf" in capsys.readouterr().err
+
+
+def test_an_impossible_option_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--executor", "scripted", "--page-size", "0") == 1
+    assert "page_size" in capsys.readouterr().err
+
+
+def test_the_banner_shows_how_to_talk_to_the_server() -> None:
+    engine = EngineInfo(
+        vocab_size=1, context_length=8192, eos_token_ids=[], num_pages=4, page_size=16, max_running_requests=2, executor="torch"
+    )
+    text = main.ready_banner("http://127.0.0.1:30000", "some-model", engine)
+    assert "curl http://127.0.0.1:30000/v1/chat/completions" in text
+    assert 'base_url="http://127.0.0.1:30000/v1"' in text
+    assert text.count("some-model") >= 3

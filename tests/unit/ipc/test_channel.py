@@ -1,0 +1,90 @@
+"""Channels: order, types, and frames that are not ours."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from millstream.ipc.address import socket_address, socket_path
+from millstream.ipc.channel import PullChannel, PushChannel
+from millstream.messages import AbortReq, StatsReq, ToScheduler
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return socket_address(tmp_path, "scheduler")
+
+
+def receive_some(channel: PullChannel, count: int) -> list[Any]:
+    poller = zmq.Poller()
+    channel.register(poller)
+    messages: list[Any] = []
+    while len(messages) < count:
+        assert poller.poll(5000), f"only {messages} arrived"
+        messages += channel.receive()
+    return messages
+
+
+def test_messages_arrive_typed_and_in_order(address: str) -> None:
+    inbox, outbox = PullChannel(address, ToScheduler), PushChannel(address)
+    sent = [AbortReq(rid=f"r{i}") if i % 2 else StatsReq(id=i) for i in range(1000)]
+    for message in sent:
+        outbox.send(message)
+    assert receive_some(inbox, len(sent)) == sent
+    outbox.close()
+    inbox.close()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\x80\x04.", id="pickle"),
+        pytest.param(b"\xc1", id="never-used-byte"),
+        pytest.param(b"\x82\xa4type\xa9abort_req\xa3rid\x01", id="wrong-field-type"),
+        pytest.param(b"\x81\xa4type\xa7unknown", id="unknown-tag"),
+        pytest.param(b"\x82\xa4type\xa9abort_req\xa3rid\xa1\xff", id="not-utf8"),
+        pytest.param(b"\x91" * 5000, id="deep"),
+    ],
+)
+def test_a_frame_that_is_not_a_message_is_dropped_and_the_next_one_arrives(address: str, frame: bytes) -> None:
+    inbox = PullChannel(address, ToScheduler)
+    raw = zmq.Context.instance().socket(zmq.PUSH)
+    raw.connect(address)
+    raw.send(frame)
+    outbox = PushChannel(address)
+    raw.send(b"\x82\xa4type\xa9abort_req\xa3rid\xa1x")
+    assert receive_some(inbox, 1) == [AbortReq(rid="x")]
+    assert inbox.bad_frames == 1
+    raw.close(0)
+    outbox.close()
+    inbox.close()
+
+
+def test_the_event_loop_delivers_messages_sent_before_and_after_it_started(address: str) -> None:
+    async def scenario() -> list[Any]:
+        inbox, outbox = PullChannel(address, ToScheduler), PushChannel(address)
+        outbox.send(StatsReq(id=0))
+        arrived: asyncio.Queue[Any] = asyncio.Queue()
+        inbox.pump(asyncio.get_running_loop(), arrived.put_nowait)
+        async with asyncio.timeout(5):
+            first = await arrived.get()
+            outbox.send(StatsReq(id=1))
+            outbox.send(StatsReq(id=2))
+            rest = [await arrived.get(), await arrived.get()]
+        inbox.close()
+        outbox.close()
+        return [first, *rest]
+
+    assert asyncio.run(scenario()) == [StatsReq(id=0), StatsReq(id=1), StatsReq(id=2)]
+
+
+def test_closing_the_inbox_removes_its_socket_file(tmp_path: Path, address: str) -> None:
+    inbox = PullChannel(address, ToScheduler)
+    assert socket_path(tmp_path, "scheduler").exists()
+    inbox.close()
+    assert not socket_path(tmp_path, "scheduler").exists()

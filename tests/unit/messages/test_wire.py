@@ -1,0 +1,118 @@
+"""Every message survives the wire unchanged, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream.messages import (
+    Abort,
+    AbortReq,
+    AdmissionOutput,
+    BatchStrOutput,
+    BatchTokenIDOutput,
+    ChildError,
+    DecodeOptions,
+    EngineInfo,
+    FromSupervisor,
+    Length,
+    ProcessState,
+    Ready,
+    Rejection,
+    SamplingParams,
+    ServerState,
+    Shutdown,
+    StatsReply,
+    StatsReq,
+    Stop,
+    TextRow,
+    Timing,
+    ToDetokenizer,
+    ToEntry,
+    TokenizedGenerateReqInput,
+    TokenRow,
+    ToScheduler,
+    ToSupervisor,
+    Usage,
+)
+
+STATS = StatsReply(
+    id=3,
+    scheduler_requests=2,
+    waiting=1,
+    running=1,
+    pages_total=8,
+    pages_free=5,
+    pages_cached=2,
+    steps=9,
+    retractions=1,
+)
+ENGINE = EngineInfo(
+    vocab_size=10,
+    context_length=64,
+    eos_token_ids=[2],
+    num_pages=4,
+    page_size=16,
+    max_running_requests=2,
+    executor="scripted",
+)
+USAGE = Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=4)
+REQUEST = TokenizedGenerateReqInput(
+    rid="r",
+    input_ids=[1, 2, 49151],
+    sampling=SamplingParams(stop=("END",), logit_bias={3: -100.0}, seed=2**64 - 1, temperature=0.0),
+    max_new_tokens=7,
+    cache_namespace="salt",
+    timing=Timing(received=1.5),
+)
+TOKEN_ROWS = BatchTokenIDOutput(
+    rows=[
+        TokenRow(rid="a", token_ids=[1], usage=USAGE),
+        TokenRow(rid="b", token_ids=[], usage=USAGE, held_back=3, finish=Stop("END"), timing=Timing(decoded=2.0)),
+        TokenRow(rid="c", token_ids=[2], usage=USAGE, finish=Stop(2)),
+        TokenRow(rid="d", token_ids=[2], usage=USAGE, finish=Length(4)),
+        TokenRow(rid="e", token_ids=[], usage=USAGE, finish=Abort("engine_error", "NaN", 500)),
+    ],
+    opened=[DecodeOptions(rid="a", skip_special_tokens=False, no_stop_trim=True)],
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "types"),
+    [
+        pytest.param(REQUEST, ToScheduler, id="request"),
+        pytest.param(AbortReq(rid="r", cause="drain"), ToScheduler, id="abort"),
+        pytest.param(StatsReq(id=3), ToScheduler, id="stats-request"),
+        pytest.param(TOKEN_ROWS, ToDetokenizer, id="token-rows"),
+        pytest.param(STATS, ToDetokenizer, id="stats-to-detokenizer"),
+        pytest.param(
+            BatchStrOutput([TextRow(rid="a", text="é😀\u2028", token_ids=[1], usage=USAGE, finish=Stop(None))]),
+            ToEntry,
+            id="text-rows",
+        ),
+        pytest.param(STATS, ToEntry, id="stats-to-entry"),
+        pytest.param(
+            AdmissionOutput(accepted=["a"], rejected=[Rejection("b", "full", 503, "overloaded_error", retry_after_s=1)]),
+            ToEntry,
+            id="admission",
+        ),
+        pytest.param(Ready(process="scheduler", engine=ENGINE), ToSupervisor, id="ready"),
+        pytest.param(ChildError(process="entry", message="no port", hint="other port"), ToSupervisor, id="child-error"),
+        pytest.param(
+            ServerState(processes={"entry": ProcessState(pid=7, state="FAILED")}, engine=ENGINE), FromSupervisor, id="state"
+        ),
+        pytest.param(Shutdown(drain_s=1.0), FromSupervisor, id="shutdown"),
+    ],
+)
+def test_a_message_survives_the_wire(message: Any, types: Any) -> None:
+    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=types)
+    assert decoded == message
+    assert type(decoded) is type(message)
+
+
+def test_a_message_of_another_hop_is_refused() -> None:
+    frame = msgspec.msgpack.encode(TOKEN_ROWS)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(frame, type=ToScheduler)

@@ -1,0 +1,236 @@
+"""A scheduler on a desk: lists for its channels, a clock that ticks when read, and an executor that checks its KV cache."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from millstream.execution.interface import Capabilities, Executor, ForwardBatch, ForwardOutput, ForwardRow
+from millstream.kv.pool import KVPool
+from millstream.messages import (
+    AbortReq,
+    AdmissionOutput,
+    BatchTokenIDOutput,
+    FinishReason,
+    Rejection,
+    SamplingParams,
+    StatsReply,
+    StatsReq,
+    Timing,
+    TokenizedGenerateReqInput,
+    TokenRow,
+)
+from millstream.scheduler.admission import Limits
+from millstream.scheduler.scheduler import Scheduler
+from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer
+
+EOS = 2  # <|im_end|> of the scripted tokenizer
+
+
+@functools.cache
+def tokenizer() -> Tokenizer:
+    """The scripted tokenizer, loaded once."""
+    return load_scripted_tokenizer()
+
+
+def next_token(token_ids: Sequence[int]) -> int:
+    """What the checking executor samples: any fixed function of the sequence; now and then EOS."""
+    state = len(token_ids) * 7919
+    for token_id in token_ids[-5:]:
+        state = (state * 31 + token_id + 1) % 1_000_003
+    return EOS if state % 29 == 0 else 300 + state % 900
+
+
+class CheckingExecutor:
+    """Samples `next_token`, `burst(position)` tokens a step, and simulates the KV cache.
+
+    Each position stores a hash of the prefix that was computed there; every forward checks all positions it may rely on.
+    """
+
+    def __init__(self, *, num_pages: int, page_size: int, burst: Callable[[int], int] = lambda position: 1) -> None:
+        self.capabilities = Capabilities(
+            vocab_size=1536,
+            context_length=4096,
+            num_pages=num_pages,
+            page_size=page_size,
+            eos_token_ids=frozenset({EOS}),
+        )
+        self._burst = burst
+        self._kv: dict[tuple[int, int], int] = {}
+        self.batches: list[list[tuple[str, int, int]]] = []
+        self.banned: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+        self.fail_with: Exception | None = None
+        self.fail_rids: set[str] = set()
+        self.nothing_for: set[str] = set()  # these rows have nothing yet
+
+    def forward(self, batch: ForwardBatch) -> ForwardOutput:
+        """Check the KV that each row relies on, write its part, sample."""
+        self.batches.append([(row.rid, row.start, row.end) for row in batch.rows])
+        if self.fail_with is not None:
+            error, self.fail_with = self.fail_with, None
+            raise error
+        output = ForwardOutput([self._row(row) for row in batch.rows])
+        output.errors = {i: "bad row" for i, row in enumerate(batch.rows) if row.rid in self.fail_rids}
+        return output
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _row(self, row: ForwardRow) -> list[int]:
+        size = self.capabilities.page_size
+        assert 0 <= row.start < row.end <= len(row.token_ids) <= self.capabilities.context_length
+        assert len(row.pages) * size >= row.end
+        assert len(set(row.pages)) == len(row.pages)
+        prefix = 0
+        for position in range(row.end):
+            prefix = hash((prefix, row.token_ids[position]))
+            place = (row.pages[position // size], position % size)
+            if position >= row.start:
+                self._kv[place] = prefix
+            assert self._kv.get(place) == prefix, f"{row.rid} relies on position {position}, which holds another prefix"
+        if not row.sample or row.rid in self.nothing_for:
+            return []
+        self.banned[row.rid].append(tuple(row.banned_token_ids))
+        ids = list(row.token_ids)
+        for _ in range(self._burst(len(ids) - row.num_prompt_tokens)):
+            token_id = next_token(ids)
+            is_early = len(ids) - row.num_prompt_tokens < row.sampling.min_new_tokens
+            ids.append(301 if is_early and token_id in row.banned_token_ids else token_id)
+        return ids[len(row.token_ids) :]
+
+
+class PiecesExecutor:
+    """Gives every row the same steps, whatever the prompt: `steps[i]` is what follows once the steps before it were kept."""
+
+    def __init__(self, steps: Sequence[Sequence[int]]) -> None:
+        self.capabilities = Capabilities(
+            vocab_size=1536, context_length=4096, num_pages=64, page_size=4, eos_token_ids=frozenset({EOS})
+        )
+        self._by_position = {}
+        position = 0
+        for step in steps:
+            self._by_position[position] = list(step)
+            position += len(step)
+
+    def forward(self, batch: ForwardBatch) -> ForwardOutput:
+        """Answer by position."""
+        return ForwardOutput(
+            [self._by_position[len(row.token_ids) - row.num_prompt_tokens] if row.sample else [] for row in batch.rows]
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Outbox:
+    """A sender that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        """Keep it."""
+        self.sent.append(message)
+
+
+class Clock:
+    """Time that moves by one second a look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+class Desk:
+    """One scheduler with everything around it."""
+
+    def __init__(self, executor: Executor, *, share_prefixes: bool = True, **limits: int) -> None:
+        capabilities = executor.capabilities
+        self.executor = executor
+        self.to_detokenizer = Outbox()
+        self.to_entry = Outbox()
+        self.pool = KVPool(num_pages=capabilities.num_pages, page_size=capabilities.page_size, share_prefixes=share_prefixes)
+        defaults = {
+            "max_running_requests": 8,
+            "max_queued_requests": 64,
+            "chunked_prefill_size": 64,
+            "context_length": min(capabilities.context_length, capabilities.num_pages * capabilities.page_size),
+        }
+        self.scheduler = Scheduler(
+            executor=executor,
+            tokenizer=tokenizer(),
+            pool=self.pool,
+            eos_token_ids=frozenset({EOS}),
+            limits=Limits(**(defaults | limits)),
+            to_detokenizer=self.to_detokenizer,
+            to_entry=self.to_entry,
+            clock=Clock(),
+        )
+
+    def submit(
+        self, rid: str, input_ids: Sequence[int] = (5, 6, 7), *, max_new: int = 4, namespace: str = "", **sampling: Any
+    ) -> None:
+        """Hand over one request."""
+        self.scheduler.handle(
+            TokenizedGenerateReqInput(
+                rid=rid,
+                input_ids=list(input_ids),
+                sampling=SamplingParams(seed=1, **sampling),
+                max_new_tokens=max_new,
+                cache_namespace=namespace,
+                timing=Timing(),
+            )
+        )
+
+    def abort(self, rid: str) -> None:
+        """Hand over an abort."""
+        self.scheduler.handle(AbortReq(rid))
+
+    def step(self) -> bool:
+        """One step and an audit."""
+        more = self.scheduler.step()
+        self.scheduler.audit()
+        return more
+
+    def run(self, max_steps: int = 10_000) -> int:
+        """Step to the end; returns the number of steps."""
+        for count in range(1, max_steps + 1):
+            if not self.step():
+                return count
+        raise AssertionError(f"not done after {max_steps} steps")
+
+    def stats(self) -> StatsReply:
+        """Ask for a snapshot."""
+        self.scheduler.handle(StatsReq(1))
+        reply: StatsReply = self.to_detokenizer.sent.pop()
+        return reply
+
+    def rows(self, rid: str) -> list[TokenRow]:
+        """All rows of a request so far."""
+        batches = [message for message in self.to_detokenizer.sent if isinstance(message, BatchTokenIDOutput)]
+        return [row for batch in batches for row in batch.rows if row.rid == rid]
+
+    def tokens(self, rid: str) -> list[int]:
+        """All ids of a request so far."""
+        return [token_id for row in self.rows(rid) for token_id in row.token_ids]
+
+    def finish(self, rid: str) -> FinishReason | None:
+        """Why a request ended; None while it has not. Checks that there is one final row and that it is the last."""
+        rows = self.rows(rid)
+        finals = [row for row in rows if row.finish is not None]
+        assert len(finals) <= 1
+        assert not finals or rows[-1] is finals[0]
+        return finals[0].finish if finals else None
+
+    def accepted(self) -> list[str]:
+        """All rids that were admitted to the queue."""
+        return [rid for message in self.to_entry.sent if isinstance(message, AdmissionOutput) for rid in message.accepted]
+
+    def rejected(self) -> list[Rejection]:
+        """All refusals."""
+        return [item for message in self.to_entry.sent if isinstance(message, AdmissionOutput) for item in message.rejected]

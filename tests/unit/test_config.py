@@ -1,0 +1,30 @@
+"""Options: what cannot work is refused before a process starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream.config import ServerConfig
+from millstream.errors import StartupError
+
+
+def test_the_defaults_work() -> None:
+    ServerConfig().check()
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"port": 70000}, "port"),
+        ({"page_size": 0}, "page_size"),
+        ({"max_running_requests": 0}, "max_running_requests"),
+        ({"drain_timeout_s": float("nan")}, "drain_timeout_s"),
+        ({"context_length": 1}, "context_length"),
+        ({"chunked_prefill_size": 64, "max_running_requests": 64}, "chunked_prefill_size"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_name(values: dict[str, Any], name: str) -> None:
+    with pytest.raises(StartupError, match=name):
+        ServerConfig(**values).check()
