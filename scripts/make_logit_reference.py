@@ -26,8 +26,9 @@ TOP = 10
 PROMPTS = (
     "The capital of France is Paris, and the capital of Italy is",
     "<|im_start|>user\nWrite a haiku about a river in winter. Grüße, 世界! 🌍<|im_end|>\n<|im_start|>assistant\n",
-    "def fibonacci(n):\n    if n < 2:\n        return n\n    return fibonacci(n - 1) + fibonacci(n - 2)\n\n\nfor i in range(10):\n"
-    "    print(i, fibonacci(i))\n\n# The numbers that it prints are 0, 1, 1, 2, 3, 5, 8, 13, 21 and 34. Each number is the sum of",
+    "def fibonacci(n):\n    if n < 2:\n        return n\n    return fibonacci(n - 1) + fibonacci(n - 2)\n\n\n"
+    "for i in range(10):\n    print(i, fibonacci(i))\n\n"
+    "# The numbers that it prints are 0, 1, 1, 2, 3, 5, 8, 13, 21 and 34. Each number is the sum of",
 )
 NAMES = {
     "attn_norm": "input_layernorm",

@@ -16,6 +16,7 @@ RopeKind = Literal["default", "linear", "llama3", "yarn"]
 
 SUPPORTED = "Llama (SmolLM2 too), Qwen2, Qwen3, Mistral and Gemma 3 text"
 MAX_LAYERS = 1024
+MAX_INTEGER = 1 << 62
 MAX_SIZE = 1 << 24  # hidden, feed-forward, vocabulary: a larger number is a broken file
 
 
@@ -99,17 +100,19 @@ class Facts:
         """Return the raw value, or None where it is absent or null."""
         return self.values.get(self.prefix + key)
 
-    def integer(self, key: str, default: int | None = None) -> int:
+    def integer(self, key: str, default: int | None = None, *, most: int = MAX_INTEGER) -> int:
         """Return a whole number.
 
         Raises:
-            StartupError: it is absent without a default, or something else.
+            StartupError: it is absent without a default, larger than `most`, or something else.
         """
         value = self.get(key)
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int):
             raise StartupError(f"{self.where}: `{self.prefix}{key}` is {_shown(value)}; a whole number is needed.")
+        if value > most:
+            raise StartupError(f"{self.where}: `{self.prefix}{key}` is {value}; at most {most} is possible.")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:

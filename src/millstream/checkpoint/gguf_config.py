@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from millstream.checkpoint.config import Activation, Facts, ModelConfig, RopeConfig, refuse_architecture, yarn_attention_factor
+from millstream.checkpoint.config import (
+    MAX_LAYERS,
+    Activation,
+    Facts,
+    ModelConfig,
+    RopeConfig,
+    refuse_architecture,
+    yarn_attention_factor,
+)
 from millstream.checkpoint.gguf import GGUFFile
 from millstream.checkpoint.quant import dequantize
 from millstream.errors import StartupError
@@ -33,9 +41,9 @@ def gguf_model_config(file: GGUFFile) -> ModelConfig:
         raise StartupError(f"`{file.path}` has keys and values of different sizes, which is not supported.")
     if facts.integer("rope.dimension_count", head_dim) != head_dim:
         raise StartupError(f"`{file.path}` rotates only a part of each head, which is not supported.")
-    layers = facts.integer("block_count")
+    layers = facts.integer("block_count", most=MAX_LAYERS)
     window = facts.integer("attention.sliding_window", 0) or None
-    scale_dim = hidden // heads if gemma and layers == GEMMA3_27B_LAYERS else head_dim
+    scale_dim = hidden // max(heads, 1) if gemma and layers == GEMMA3_27B_LAYERS else head_dim
     activation: Activation = "gelu_tanh" if gemma else "silu"
     return ModelConfig(
         architecture=architecture,

@@ -68,7 +68,8 @@ def hf_model_config(folder: Path) -> ModelConfig:
 
 def _build(architecture: str, facts: Facts, eos_token_ids: frozenset[int]) -> ModelConfig:
     gemma = architecture == "gemma3"
-    hidden, heads, layers = (facts.integer(key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    hidden, heads = facts.integer("hidden_size"), facts.integer("num_attention_heads")
+    layers = facts.integer("num_hidden_layers", most=MAX_LAYERS)
     head_dim = facts.integer("head_dim", 256 if gemma else hidden // max(heads, 1))
     context = facts.integer("max_position_embeddings")
     attention_bias = facts.flag("attention_bias", False)

@@ -52,11 +52,25 @@ FAMILIES: dict[str, transformers.PreTrainedConfig] = {
     ),
 }
 
+# as GGUF can say it: every sixth layer sees everything, and the scale follows the head size
+GGUF_FAMILIES = {
+    "gemma3-gguf": transformers.Gemma3TextConfig(
+        **{**SIZES, "num_hidden_layers": 7},
+        head_dim=16,
+        sliding_window=11,
+        query_pre_attn_scalar=16,
+        rope_parameters={
+            "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    ),
+}
+
 
 def make_model(family: str, folder: Path, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
     """Make the model, save it into `folder` as `dtype`, and return it in float32."""
     torch.manual_seed(7)
-    config = FAMILIES[family]
+    config = (FAMILIES | GGUF_FAMILIES)[family]
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
