@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from millstream.checkpoint.config import (
+    MAX_LAYERS,
     Activation,
     Facts,
     ModelConfig,

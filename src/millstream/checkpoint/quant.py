@@ -130,7 +130,8 @@ def _nibbles(packed: Bytes, out: Floats) -> None:
 
 def _five_bits(high: Bytes, packed: Bytes) -> Bytes:
     bits = np.unpackbits(np.ascontiguousarray(high), axis=1, bitorder="little")
-    return np.concatenate((packed & 0xF, packed >> 4), axis=1) | (bits << 4)
+    quants: Bytes = np.concatenate((packed & 0xF, packed >> 4), axis=1) | (bits << 4)
+    return quants
 
 
 def _pairs_of_nibbles(packed: Bytes) -> Bytes:

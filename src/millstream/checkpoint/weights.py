@@ -3,7 +3,8 @@
 Called by executors at start-up. It hands out float32 arrays and knows nothing of devices or of how a decoder lays them out.
 
 Names: `embedding`, `final_norm`, `head` and, for layer i, `i.attention_norm`, `i.q`, `i.k`, `i.v`, `i.o`, `i.q_norm`,
-`i.k_norm`, `i.post_attention_norm`, `i.ffn_norm`, `i.gate`, `i.up`, `i.down`, `i.post_ffn_norm`; biases are `i.q.bias` and so on.
+`i.k_norm`, `i.post_attention_norm`, `i.ffn_norm`, `i.gate`, `i.up`, `i.down`, `i.post_ffn_norm`; a bias is `i.q.bias` and
+so on.
 
 Rotary pairs: in everything this module hands out, the two numbers that rotate together stand beside each other in each head.
 GGUF's llama architecture stores queries and keys that way; all else stores first halves, then second halves, and is reordered

@@ -39,6 +39,7 @@ class ReqState:
         "accepted",
         "failure",
         "finish",
+        "has_verdict",
         "input_ids",
         "obj",
         "phase",
@@ -50,7 +51,8 @@ class ReqState:
         self.obj = obj
         self.phase = Phase.CREATED
         self.abort_sent = False  # at most one AbortReq, in any phase after dispatch
-        self.accepted = False  # the scheduler's verdict has come
+        self.accepted = False  # by the scheduler's verdict, or by a row: those come by another way and may be faster
+        self.has_verdict = False
         self.released = False  # nobody waits for rows any more
         self.input_ids: list[int] = obj.input_ids or []
         self.usage: Usage | None = None

@@ -64,6 +64,7 @@ class TokenizerManager:
         self._new_seed = new_seed
         self._owners: dict[str, tuple[ReqState, Generation]] = {}
         self._generations: dict[str, Generation] = {}  # by the call's own rid, which may have none of its own
+        self._verdicts_due: set[str] = set()  # rids whose final row came before the scheduler's verdict on them
         self._idle = asyncio.Event()  # set whenever the last live request ends
         self._stats: dict[int, asyncio.Future[StatsReply]] = {}
         self._stats_id = 0
@@ -216,8 +217,10 @@ class TokenizerManager:
 
     def _take_verdicts(self, verdicts: AdmissionOutput) -> None:
         for rid in verdicts.accepted:
-            if (owned := self._owners.get(rid)) is not None:
-                owned[0].accepted = True
+            if rid in self._verdicts_due:  # of an earlier request: the rid may be in use again
+                self._verdicts_due.discard(rid)
+            elif (owned := self._owners.get(rid)) is not None:
+                owned[0].accepted = owned[0].has_verdict = True
                 owned[1].ring()
         for rejection in verdicts.rejected:
             if (owned := self._owners.get(rejection.rid)) is not None:
@@ -229,10 +232,13 @@ class TokenizerManager:
             self.late_rows_dropped += 1
             return
         state, generation = owned
+        state.accepted = True
         if row.timing is not None:
             state.adopt_timing(row.timing)
         state.push(row)
         if state.phase is Phase.FINISHED:
+            if not state.has_verdict:
+                self._verdicts_due.add(state.rid)
             self._remove(state, generation)
         generation.ring()
 

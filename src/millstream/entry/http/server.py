@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import http
+import logging
 import socket
 from collections.abc import Iterator
 from typing import Any, cast
@@ -71,6 +72,7 @@ class EntryServer(uvicorn.Server):
     """A uvicorn server that leaves the process's signals alone. `should_exit = True` stops it."""
 
     def __init__(self, app: Any) -> None:
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it does when all is well is ours to say
         super().__init__(
             uvicorn.Config(
                 app,

@@ -20,6 +20,7 @@ from millstream.entry.openai.tally import Tally
 from millstream.entry.service import Service
 from millstream.entry.sse import EventStream
 from millstream.messages import Abort, GenerateReqInput, TextRow
+from millstream.messages.finish import AbortCause
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +50,18 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
     """
     manager = service.manager
     generation = await manager.generate_request(call.rid, call.requests, call.origin)
+    cause: AbortCause = "client_gone"
     try:
         if call.fields.stream:
             await _Streamer(exchange, service, call, generation).run()
         else:
             await _whole(exchange, service, call, generation)
+        cause = "aborted"  # what has not ended by now has a failed choice beside it
     except RequestFailed:
-        manager.release(generation, "aborted")  # one choice failed: the others are of no use
+        cause = "aborted"
         raise
     finally:
-        manager.release(generation, "client_gone")
+        manager.release(generation, cause)
 
 
 async def _whole(exchange: Exchange, service: Service, call: Call, generation: Generation) -> None:

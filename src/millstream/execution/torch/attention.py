@@ -27,7 +27,8 @@ class _Group:
     pages: Tensor  # [rows, n]
     length: int  # longest, in tokens
     mask: Tensor | None  # added to scores; decode [rows, 1, 1, length], prefill [1, 1, queries, length]
-    causal: bool  # queries are the only keys
+    is_decode: bool  # one query a row
+    is_causal: bool = False  # the queries' own keys are all there are
 
 
 class AttentionPlan:
@@ -90,7 +91,7 @@ class AttentionPlan:
         if self._window is not None:
             visible &= keys >= seen - self._window
         mask = None if bool(visible.all()) else self._additive(visible)[:, None, None, :]
-        return _Group(tokens, torch.tensor(tables, device=self._device), length, mask, False)
+        return _Group(tokens, torch.tensor(tables, device=self._device), length, mask, True)
 
     def _prefill(self, row: ForwardRow, place: int) -> _Group:
         first = self._first_page(row)
@@ -99,7 +100,7 @@ class AttentionPlan:
         pages = torch.tensor([list(row.pages[first : -(-row.end // self._page_size)])], device=self._device)
         tokens = slice(place, place + count)
         if row.start == 0 and (self._window is None or length <= self._window):
-            return _Group(tokens, pages, length, None, True)
+            return _Group(tokens, pages, length, None, False, True)
         queries = torch.arange(row.start - offset, length, device=self._device).unsqueeze(1)
         keys = torch.arange(length, device=self._device)
         visible = keys <= queries
@@ -125,14 +126,13 @@ def _by_length(decodes: list[tuple[int, int, ForwardRow]]) -> list[list[tuple[in
 def _attend(group: _Group, queries: Tensor, store: KVStore, layer: int, scale: float) -> Tensor:
     keys_values = store.read(layer, group.pages)[:, : group.length]  # [rows, length, 2, kv_heads, head_dim]
     keys, values = keys_values.permute(2, 0, 3, 1, 4).unbind(0)  # [rows, kv_heads, length, head_dim]
-    kv_heads = keys.shape[1]
-    if len(group.pages) > 1 or queries.shape[0] == 1:
+    if group.is_decode:
         # a decode's query heads that share a key head stand as queries of one head: no key is copied, and the mask fits
-        grouped = queries.view(len(queries), kv_heads, -1, queries.shape[-1])
+        grouped = queries.view(len(queries), keys.shape[1], -1, queries.shape[-1])
         out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=group.mask, scale=scale)
         return out.flatten(1, 2)
     heads_first = queries.transpose(0, 1).unsqueeze(0)
     out = F.scaled_dot_product_attention(
-        heads_first, keys, values, attn_mask=group.mask, is_causal=group.causal, scale=scale, enable_gqa=True
+        heads_first, keys, values, attn_mask=group.mask, is_causal=group.is_causal, scale=scale, enable_gqa=True
     )
     return out.squeeze(0).transpose(0, 1)

@@ -144,5 +144,6 @@ def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecu
 
 
 def _cpu(threads: int) -> _Target:
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(threads or cores)
     return _Target(torch.device("cpu"), torch.float32)

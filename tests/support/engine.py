@@ -1,0 +1,160 @@
+"""A stand-in for scheduler and detokenizer, seen from the entry: takes what is sent, answers when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from millstream.config import ServerConfig
+from millstream.entry.http.app import App
+from millstream.entry.service import LoadedText, Service
+from millstream.entry.tokenizer_manager import TokenizerManager
+from millstream.messages import (
+    Abort,
+    AbortReq,
+    AdmissionOutput,
+    BatchStrOutput,
+    EngineInfo,
+    FinishReason,
+    Length,
+    ProcessState,
+    Rejection,
+    ServerState,
+    StatsReply,
+    StatsReq,
+    Stop,
+    TextRow,
+    Timing,
+    TokenizedGenerateReqInput,
+    Usage,
+)
+from millstream.text.chat_template import ChatTemplate
+from millstream.text.tokenizer import load_scripted_tokenizer
+
+CONTEXT_LENGTH = 512
+NAMES = ("tiny", "tiny-alias")
+TOKENIZER = load_scripted_tokenizer()
+PROCESSES = ("entry", "scheduler", "detokenizer")
+
+
+def engine_info(context_length: int = CONTEXT_LENGTH) -> EngineInfo:
+    return EngineInfo(
+        vocab_size=TOKENIZER.vocab_size,
+        context_length=context_length,
+        eos_token_ids=sorted(TOKENIZER.eos_token_ids),
+        num_pages=64,
+        page_size=16,
+        max_running_requests=8,
+        executor="fake",
+    )
+
+
+def state(engine: EngineInfo | None = None, **phases: Any) -> ServerState:
+    """The supervisor's view: all READY but for `phases`."""
+    return ServerState(
+        processes={name: ProcessState(pid=1, state=phases.get(name, "READY")) for name in PROCESSES}, engine=engine
+    )
+
+
+class FakeEngine:
+    """`answer` is called for each request, by default `say("Hello")`; tests that steer by hand set `hold`."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.handle: Callable[[Any], None] = lambda message: None
+        self.answer: Callable[[TokenizedGenerateReqInput], None] = self.say("Hel", "lo")
+        self._made: dict[str, int] = {}
+        self._arrived = asyncio.Event()
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+        self._arrived.set()
+        if isinstance(message, TokenizedGenerateReqInput):
+            asyncio.get_running_loop().call_soon(self.answer, message)
+        elif isinstance(message, StatsReq):
+            asyncio.get_running_loop().call_soon(self.handle, self._stats(message.id))
+
+    def say(self, *pieces: str, finish: FinishReason | None = None) -> Callable[[TokenizedGenerateReqInput], None]:
+        """Admit, then one row of one token for each piece; the last is final."""
+
+        def answer(request: TokenizedGenerateReqInput) -> None:
+            self.accept(request.rid)
+            for index, piece in enumerate(pieces):
+                last = index == len(pieces) - 1
+                self.row(request.rid, piece, finish=(finish or Stop()) if last else None)
+
+        return answer
+
+    @property
+    def requests(self) -> list[TokenizedGenerateReqInput]:
+        return [message for message in self.sent if isinstance(message, TokenizedGenerateReqInput)]
+
+    @property
+    def aborts(self) -> list[AbortReq]:
+        return [message for message in self.sent if isinstance(message, AbortReq)]
+
+    async def wait_sent(self, kind: type, count: int = 1) -> None:
+        """Wait until `count` messages of `kind` were sent."""
+        while sum(isinstance(message, kind) for message in self.sent) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def accept(self, *rids: str) -> None:
+        self.handle(AdmissionOutput(accepted=list(rids)))
+
+    def reject(self, rid: str, **facts: Any) -> None:
+        facts = {"message": "The queue is full.", "status": 503, "type": "overloaded_error", "retry_after_s": 1} | facts
+        self.handle(AdmissionOutput(rejected=[Rejection(rid=rid, **facts)]))
+
+    def row(self, rid: str, text: str, *, finish: FinishReason | None = None, ids: list[int] | None = None) -> None:
+        ids = [40 + self._made.get(rid, 0)] if ids is None else ids
+        self._made[rid] = self._made.get(rid, 0) + len(ids)
+        request = next((r for r in self.requests if r.rid == rid), None)
+        usage = Usage(len(request.input_ids) if request else 1, self._made[rid], cached_tokens=1)
+        timing = Timing(queued=1.0, admitted=2.0, decoded=3.0) if finish is not None else None
+        self.handle(BatchStrOutput(rows=[TextRow(rid, text, ids, usage, finish, timing)]))
+
+    def end(self, rid: str, cause: Any = "client_gone", message: str = "The request was aborted.", status: int = 500) -> None:
+        self.row(rid, "", finish=Abort(cause, message, status), ids=[])
+
+    def _stats(self, number: int) -> StatsReply:
+        return StatsReply(
+            id=number, scheduler_requests=2, waiting=1, running=1, pages_total=64, pages_free=60, pages_cached=3,
+            steps=7, retractions=0, detokenizer_requests=1, dropped_rows=0,
+        )  # fmt: skip
+
+
+def hold(request: TokenizedGenerateReqInput) -> None:
+    """An `answer` that waits for the test."""
+
+
+class Entry:
+    """The entry's parts around a fake engine, ready unless told otherwise."""
+
+    def __init__(
+        self,
+        config: ServerConfig | None = None,
+        *,
+        ready: bool = True,
+        context_length: int = CONTEXT_LENGTH,
+        tokenizer: Any = TOKENIZER,
+    ) -> None:
+        self.engine = FakeEngine()
+        self.service = Service(config=config or ServerConfig(), to_scheduler=self.engine)
+        self.app = App(self.service)
+        if ready:
+            template = ChatTemplate(str(TOKENIZER.chat_template), TOKENIZER.special_tokens)
+            self.service.text_loaded(LoadedText(tokenizer=tokenizer, template=template, names=NAMES))
+            self.service.update(state(engine_info(context_length)))
+            self.engine.handle = self.manager.handle
+
+    @property
+    def manager(self) -> TokenizerManager:
+        manager = self.service.started
+        assert manager is not None
+        return manager
+
+
+def limit(tokens: int) -> Length:
+    return Length(tokens)

@@ -1,0 +1,183 @@
+"""The HTTP server over real sockets: bounds that ASGI never sees, disconnects, and a port that is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from millstream.config import ServerConfig
+from millstream.entry.http.server import MAX_HEADER_BYTES, EntryServer, bind, url_of
+from millstream.errors import StartupError
+from millstream.messages import AbortReq, TokenizedGenerateReqInput
+from tests.support.asgi import run
+from tests.support.engine import Entry
+
+
+@asynccontextmanager
+async def serving(entry: Entry) -> AsyncIterator[int]:
+    """The port of a running server."""
+    sock = bind("127.0.0.1", 0)
+    server = EntryServer(entry.app)
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        yield sock.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await task
+
+
+def post_bytes(body: object) -> bytes:
+    data = json.dumps(body).encode()
+    return (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        + f"Content-Length: {len(data)}\r\n\r\n".encode()
+        + data
+    )
+
+
+def error_of(answer: bytes) -> dict[str, object]:
+    error: dict[str, object] = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+@pytest.mark.parametrize("kind", ["one-header", "many-headers", "url", "chunk-extension"])
+def test_endless_headers_are_cut_off(kind: str) -> None:
+    async def scenario() -> None:
+        async with serving(Entry()) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            starts = {
+                "one-header": b"GET /health HTTP/1.1\r\nHost: x\r\nX-Big: ",
+                "many-headers": b"GET /health HTTP/1.1\r\nHost: x\r\n",
+                "url": b"GET /",
+                "chunk-extension": b"POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5;a=",
+            }
+            filler = b"X-A: b\r\n" * 1024 if kind == "many-headers" else b"a" * 8192
+            writer.write(starts[kind])
+            sent = 0
+            try:
+                while sent < 64 * 1024 * 1024:
+                    writer.write(filler)
+                    await writer.drain()
+                    sent += len(filler)
+            except ConnectionError:
+                pass
+            assert sent < 64 * 1024 * 1024
+            writer.close()
+
+    run(scenario())
+
+
+def test_headers_over_the_limit_get_431_in_the_envelope() -> None:
+    async def scenario() -> None:
+        async with serving(Entry()) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /health HTTP/1.1\r\nX-Big: " + b"a" * (MAX_HEADER_BYTES + 1))
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 431 ")
+            assert error_of(answer)["code"] == "headers_too_large"
+            writer.close()
+
+    run(scenario())
+
+
+def test_bytes_that_are_no_http_get_400_in_the_envelope() -> None:
+    async def scenario() -> None:
+        async with serving(Entry()) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"hello there\r\n\r\n")
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert error_of(answer)["code"] == "bad_http"
+            writer.close()
+
+    run(scenario())
+
+
+def test_an_ordinary_body_of_many_parts_is_no_header() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        async with serving(entry) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            request = post_bytes({"messages": [{"role": "user", "content": "x"}], "user": "u" * 1_000_000})
+            writer.write(request)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_closed_connection_is_one_abort(stream: bool) -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        async with serving(entry) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(post_bytes({"messages": [{"role": "user", "content": "x"}], "rid": "r", "stream": stream}))
+            await entry.engine.wait_sent(TokenizedGenerateReqInput)
+            if stream:
+                await reader.readuntil(b"assistant")
+            writer.close()
+            await entry.engine.wait_sent(AbortReq)
+            entry.engine.end("r")
+        assert entry.engine.aborts == [AbortReq("r", "client_gone")]
+        assert entry.manager.live_requests == 0
+
+    run(scenario())
+
+
+def test_a_failed_stream_ends_its_connection() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: (entry.engine.accept(sent.rid), entry.engine.end(sent.rid, "engine_error"))  # type: ignore[func-returns-value]
+        async with serving(entry) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(post_bytes({"messages": [{"role": "user", "content": "x"}], "stream": True}))
+            answer = await reader.read()  # to the end of the connection
+            assert b'data: {"error"' in answer
+            assert answer.endswith(b"0\r\n\r\n")  # whole, as HTTP
+            writer.close()
+
+    run(scenario())
+
+
+def test_a_client_that_never_reads_is_dropped_and_its_request_aborted() -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(write_timeout_s=0.1))
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        async with serving(entry) as port:
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", port))
+            sock.sendall(post_bytes({"messages": [{"role": "user", "content": "x"}], "rid": "r", "stream": True}))
+            await entry.engine.wait_sent(TokenizedGenerateReqInput)
+            while not entry.engine.aborts:
+                entry.engine.row("r", "x" * 65536)
+                await asyncio.sleep(0.001)
+            entry.engine.end("r")
+            assert entry.manager.live_requests == 0
+            sock.close()
+
+    run(scenario())
+
+
+def test_a_taken_port_is_an_error_with_a_hint() -> None:
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        with pytest.raises(StartupError) as caught:
+            bind("127.0.0.1", taken.getsockname()[1])
+    assert str(taken) not in str(caught.value)
+    assert caught.value.hint
+    with pytest.raises(StartupError):
+        bind("no.such.host.invalid", 1)
+
+
+def test_a_bound_socket_says_where_clients_find_it() -> None:
+    with bind("0.0.0.0", 0) as sock:
+        assert url_of(sock) == f"http://127.0.0.1:{sock.getsockname()[1]}"

@@ -1,0 +1,122 @@
+"""What the server says about itself, and its tokenizer over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream.messages import EngineInfo
+from tests.support.asgi import get, post, run
+from tests.support.engine import CONTEXT_LENGTH, NAMES, TOKENIZER, Entry, engine_info, state
+
+TEXT = "Zoë 🙂 天气"
+
+
+def test_before_everything_is_loaded_all_but_liveness_of_http_is_503() -> None:
+    async def scenario() -> None:
+        entry = Entry(ready=False)
+        for path in ("/health", "/ready", "/v1/models", "/server_info"):
+            response = await get(entry.app, path)
+            assert (response.status, response.error["type"]) == (503, "service_unavailable_error")
+            assert response.headers["retry-after"] == "5"
+        bodies: dict[str, Any] = {
+            "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+            "/v1/completions": {"prompt": "x"},
+            "/generate": {"text": "x"},
+            "/tokenize": {"prompt": "x"},
+            "/detokenize": {"tokens": [1]},
+        }
+        for path, body in bodies.items():
+            assert (await post(entry.app, path, body)).status == 503
+        assert (await get(entry.app, "/")).status == 200
+
+    run(scenario())
+
+
+def test_health_follows_the_processes() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        engine: EngineInfo = engine_info()
+        for phases, status in [({}, 200), ({"detokenizer": "STARTING"}, 503), ({"entry": "DRAINING"}, 503), ({}, 200)]:
+            entry.service.update(state(engine, **phases))
+            assert (await get(entry.app, "/health")).status == status
+            assert (await get(entry.app, "/ready")).status == status
+
+    run(scenario())
+
+
+def test_models_are_listed_and_found_by_any_of_their_names() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        cards = (await get(entry.app, "/v1/models")).body["data"]
+        assert [card["id"] for card in cards] == list(NAMES)
+        assert {card["max_model_len"] for card in cards} == {CONTEXT_LENGTH}
+        for name in NAMES:
+            assert (await get(entry.app, f"/v1/models/{name}")).body["id"] == name
+        missing = await get(entry.app, "/v1/models/org/none")
+        assert (missing.status, missing.error["code"]) == (404, "model_not_found")
+
+    run(scenario())
+
+
+def test_server_info_asks_all_three_processes() -> None:
+    async def scenario() -> None:
+        info = (await get(Entry().app, "/server_info")).body
+        assert info["live_requests"] == 2
+        assert info["live_requests_by_process"] == {"entry": 0, "scheduler": 2, "detokenizer": 1}
+        assert (info["pages_total"], info["pages_free"], info["pages_cached"]) == (64, 60, 3)
+        assert info["processes"]["scheduler"] == {"pid": 1, "state": "READY"}
+        assert info["configuration"]["page_size"] == 16
+        assert info["late_rows_dropped"] == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+def test_tokenize_and_detokenize_are_each_others_inverse(prefix: str) -> None:
+    async def scenario() -> None:
+        app = Entry().app
+        answer = (await post(app, f"{prefix}/tokenize", {"prompt": TEXT})).body
+        ids = TOKENIZER.encode(TEXT)
+        assert answer == {"tokens": ids, "count": len(ids), "max_model_len": CONTEXT_LENGTH}
+        assert (await post(app, f"{prefix}/detokenize", {"tokens": ids})).body == {"text": TEXT}
+        several = (await post(app, f"{prefix}/tokenize", {"prompt": [TEXT, "b"]})).body
+        assert (several["tokens"], several["count"]) == ([ids, TOKENIZER.encode("b")], [len(ids), 1])
+        assert (await post(app, f"{prefix}/detokenize", {"tokens": several["tokens"]})).body == {"text": [TEXT, "b"]}
+
+    run(scenario())
+
+
+def test_messages_are_tokenised_exactly_as_a_chat_request() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        body = {"messages": [{"role": "user", "content": TEXT}]}
+        counted = (await post(entry.app, "/tokenize", body)).body
+        chat = (await post(entry.app, "/v1/chat/completions", body)).body
+        assert counted["tokens"] == entry.engine.requests[0].input_ids
+        assert counted["count"] == chat["usage"]["prompt_tokens"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": []}, "prompt"),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"prompt": "a", "tools": [{}]}, "tools"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [10**9]}, "tokens"),
+        ("/detokenize", {"tokens": [[1], 2]}, "tokens"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(path: str, body: dict[str, Any], param: str) -> None:
+    async def scenario() -> None:
+        response = await post(Entry().app, path, body)
+        assert (response.status, response.error["param"]) == (400, param)
+
+    run(scenario())

@@ -1,0 +1,302 @@
+"""Ends of a request, as its client sees them: leaving, failing, stalling, draining; before the first byte and after it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from millstream.config import ServerConfig
+from millstream.messages import AbortReq, TokenizedGenerateReqInput
+from tests.support.asgi import Call, post, run
+from tests.support.engine import Entry, hold, state
+
+CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
+BODIES: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": "hi"}], "rid": "r"},
+    COMPLETIONS: {"prompt": "hi", "rid": "r"},
+    GENERATE: {"text": "hi", "rid": "r"},
+}
+every_route = pytest.mark.parametrize("path", BODIES)
+both_modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+class SlowTokenizer:
+    """Encodes when it is told to, in whatever thread it is called."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert self.go.wait(10)
+        return [5]
+
+
+@every_route
+@both_modes
+def test_a_client_that_leaves_while_its_prompt_is_tokenised_leaves_nothing(path: str, stream: bool) -> None:
+    async def scenario() -> None:
+        tokenizer = SlowTokenizer()
+        entry = Entry(context_length=100_000, tokenizer=tokenizer)
+        long = "word " * 1000
+        text = {CHAT: {"messages": [{"role": "user", "content": long}]}, COMPLETIONS: {"prompt": long}, GENERATE: {"text": long}}
+        call = Call(entry.app, path, {**BODIES[path], **text[path], "stream": stream})
+        while entry.manager.live_requests == 0:
+            await asyncio.sleep(0)
+        call.disconnect()
+        await call.task
+        assert (entry.engine.sent, entry.manager.live_requests, call.sent) == ([], 0, [])
+        assert (await Call(entry.app, "/health", b"", method="GET").response()).status == 200
+        tokenizer.go.set()
+
+    run(scenario())
+
+
+@every_route
+@both_modes
+@pytest.mark.parametrize("moment", ["waiting", "admitted", "mid-stream"])
+def test_a_client_that_leaves_after_dispatch_causes_one_abort(path: str, stream: bool, moment: str) -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = hold
+        call = Call(entry.app, path, {**BODIES[path], "stream": stream})
+        await entry.engine.wait_sent(TokenizedGenerateReqInput)
+        if moment != "waiting":
+            entry.engine.accept("r")
+        if moment == "mid-stream":
+            entry.engine.row("r", "Hel")
+            if stream:
+                await call.until(b"Hel")
+        call.disconnect()
+        await call.task
+        assert entry.engine.aborts == [AbortReq("r", "client_gone")]
+        assert entry.manager.live_requests == 1
+        entry.engine.row("r", "late")
+        entry.engine.end("r")
+        assert (entry.manager.live_requests, entry.manager.late_rows_dropped) == (0, 0)
+        assert len(entry.engine.aborts) == 1
+        assert b"late" not in call.content
+
+    run(scenario())
+
+
+@every_route
+@both_modes
+def test_a_refused_admission_is_a_real_status(path: str, stream: bool) -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: entry.engine.reject(sent.rid)
+        response = await post(entry.app, path, {**BODIES[path], "stream": stream})
+        assert (response.status, response.error["type"]) == (503, "overloaded_error")
+        assert response.headers["retry-after"] == "1"
+        assert (entry.manager.live_requests, entry.engine.aborts) == (0, [])
+
+    run(scenario())
+
+
+@every_route
+@pytest.mark.parametrize(
+    ("cause", "status", "kind"), [("engine_error", 500, "server_error"), ("drain", 503, "service_unavailable_error")]
+)
+def test_a_failure_never_looks_like_success(path: str, cause: str, status: int, kind: str) -> None:
+    async def scenario() -> None:
+        for stream in (False, True):
+            entry = Entry()
+            entry.engine.answer = lambda sent, engine=entry.engine: (
+                engine.accept(sent.rid), engine.row(sent.rid, "par"), engine.end(sent.rid, cause, "It broke."),
+            )  # fmt: skip
+            call = Call(entry.app, path, {**BODIES[path], "stream": stream})
+            response = await call.response()
+            if stream:
+                assert response.status == 200
+                last = response.events[-1].data["error"]
+                assert (last["message"], last["type"]) == ("It broke.", kind)
+                assert set(last) == {"message", "type", "param", "code"}
+                assert b"par" in response.content
+                assert b'"finish_reason":"' not in response.content
+                assert b"[DONE]" not in response.content
+                assert call.closed
+            else:
+                assert (response.status, response.error["message"], response.error["type"]) == (status, "It broke.", kind)
+            assert (entry.manager.live_requests, entry.engine.aborts) == (0, [])
+
+    run(scenario())
+
+
+def test_an_aborted_chat_is_an_error_that_no_client_retries_and_an_aborted_generate_is_an_answer() -> None:
+    async def scenario() -> None:
+        for path, status in ((CHAT, 499), (GENERATE, 200)):
+            entry = Entry()
+            entry.engine.answer = hold
+            call = Call(entry.app, path, BODIES[path])
+            await entry.engine.wait_sent(TokenizedGenerateReqInput)
+            entry.engine.accept("r")
+            entry.engine.row("r", "Hel")
+            aborted = await post(entry.app, "/abort_request", {"rid": "r"})
+            assert aborted.body == {"aborted": ["r"]}
+            entry.engine.end("r", "aborted", "aborted by request")
+            response = await call.response()
+            assert response.status == status
+            if path == GENERATE:
+                assert response.body["text"] == "Hel"
+                assert response.body["meta_info"]["finish_reason"] == {"type": "abort", "message": "aborted by request"}
+            else:
+                assert response.error["code"] == "aborted"
+
+    run(scenario())
+
+
+@both_modes
+def test_one_failed_choice_ends_the_call_and_aborts_the_others(stream: bool) -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = hold
+        call = Call(entry.app, CHAT, {**BODIES[CHAT], "n": 3, "stream": stream})
+        await entry.engine.wait_sent(TokenizedGenerateReqInput, 3)
+        entry.engine.accept("r-0", "r-1", "r-2")
+        entry.engine.end("r-1", "engine_error", "bad row")
+        response = await call.response()
+        assert (b"bad row" in response.content, response.status) == (True, 200 if stream else 500)
+        assert [(abort.rid, abort.cause) for abort in entry.engine.aborts] == [("r-0", "aborted"), ("r-2", "aborted")]
+        entry.engine.end("r-0")
+        entry.engine.end("r-2")
+        assert entry.manager.live_requests == 0
+
+    run(scenario())
+
+
+@every_route
+@both_modes
+@pytest.mark.parametrize("victim", ["scheduler", "detokenizer"])
+def test_the_death_of_a_process_ends_open_requests(path: str, stream: bool, victim: str) -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        call = Call(entry.app, path, {**BODIES[path], "stream": stream})
+        await entry.engine.wait_sent(TokenizedGenerateReqInput)
+        if stream:
+            await call.until(b"") if path != CHAT else await call.until(b"assistant")
+            while not call.sent:
+                await asyncio.sleep(0)
+        entry.service.update(state(**{victim: "FAILED"}))
+        response = await call.response()
+        if stream:
+            assert response.events[-1].data["error"]["code"] == "engine_dead"
+            assert b"[DONE]" not in response.content
+        else:
+            assert (response.status, response.error["code"]) == (503, "engine_dead")
+        assert entry.manager.live_requests == 0
+        for probe in ("/ready", "/health"):
+            assert (await Call(entry.app, probe, b"", method="GET").response()).status == 503
+        refused = await post(entry.app, path, BODIES[path])
+        assert (refused.status, refused.headers["retry-after"]) == (503, "5")
+
+    run(scenario())
+
+
+@both_modes
+def test_a_drain_refuses_new_requests_and_lets_running_ones_end(stream: bool) -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        call = Call(entry.app, CHAT, {**BODIES[CHAT], "stream": stream})
+        await entry.engine.wait_sent(TokenizedGenerateReqInput)
+        entry.service.draining = True
+        refused = await post(entry.app, CHAT, BODIES[CHAT])
+        assert (refused.status, refused.error["type"]) == (503, "service_unavailable_error")
+        entry.engine.say("done")(entry.engine.requests[0])
+        response = await call.response()
+        assert (response.status, b"done" in response.content) == (200, True)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("path", [CHAT, GENERATE])
+def test_a_silent_stream_gets_comments_and_they_change_nothing(path: str) -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(sse_keep_alive_s=0.01))
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        call = Call(entry.app, path, {**BODIES[path], "stream": True})
+        await entry.engine.wait_sent(TokenizedGenerateReqInput)
+        await call.until(b": keep-alive\n\n: keep-alive\n\n")
+        entry.engine.say("done")(entry.engine.requests[0])
+        response = await call.response()
+        assert response.events[-1].data == "[DONE]"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("path", [CHAT, GENERATE])
+def test_a_client_that_does_not_read_costs_one_row_and_is_dropped_after_a_while(path: str) -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(write_timeout_s=0.05))
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        call = Call(entry.app, path, {**BODIES[path], "stream": True})
+        await entry.engine.wait_sent(TokenizedGenerateReqInput)
+        entry.engine.row("r", "first")
+        await call.until(b"first")
+        call.stop_reading()
+        events = len(call.sent)
+        for _ in range(50):
+            entry.engine.row("r", "x")
+            await asyncio.sleep(0)
+        assert len(call.sent) == events
+        await call.task
+        assert call.closed
+        assert entry.engine.aborts == [AbortReq("r", "client_gone")]
+        entry.engine.end("r")
+        assert entry.manager.live_requests == 0
+
+    run(scenario())
+
+
+def test_a_slow_client_gets_everything_in_fewer_events() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        call = Call(entry.app, CHAT, {**BODIES[CHAT], "stream": True})
+        await entry.engine.wait_sent(TokenizedGenerateReqInput)
+        await call.until(b"assistant")
+        call.stop_reading()
+        for index in range(100):
+            entry.engine.row("r", f"{index},")
+            await asyncio.sleep(0)
+        entry.engine.say("end")(entry.engine.requests[0])
+        call.read_on()
+        response = await call.response()
+        text = "".join(c["choices"][0]["delta"].get("content", "") for c in response.chunks)
+        assert text == "".join(f"{index}," for index in range(100)) + "end"
+        assert len(response.chunks) < 10
+
+    run(scenario())
+
+
+def test_a_second_request_with_a_live_rid_is_409_and_harms_nobody() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        call = Call(entry.app, CHAT, BODIES[CHAT])
+        await entry.engine.wait_sent(TokenizedGenerateReqInput)
+        second = await post(entry.app, CHAT, BODIES[CHAT])
+        assert (second.status, second.error["param"]) == (409, "rid")
+        entry.engine.say("fine")(entry.engine.requests[0])
+        assert (await call.response()).body["choices"][0]["message"]["content"] == "fine"
+
+    run(scenario())
+
+
+def test_the_request_id_header_is_echoed_and_is_no_key() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        headers = {"content-type": "application/json", "X-Request-Id": "same"}
+        body = {"messages": BODIES[CHAT]["messages"]}
+        calls = [Call(entry.app, CHAT, body, headers=headers) for _ in range(2)]
+        responses = [await call.response() for call in calls]
+        assert [r.headers["x-request-id"] for r in responses] == ["same", "same"]
+        assert len({r.body["id"] for r in responses}) == 2
+        odd = await post(entry.app, CHAT, body, headers={"X-Request-Id": "a\tb"})
+        assert "x-request-id" not in odd.headers
+
+    run(scenario())

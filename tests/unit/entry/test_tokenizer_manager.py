@@ -1,0 +1,331 @@
+"""TokenizerManager: one end for each request, one abort at most, no state kept too long or dropped too early."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.generation import Origin
+from millstream.entry.tokenizer_manager import TokenizerManager
+from millstream.errors import ContextLengthExceeded, DuplicateRid, EngineDeadError, RequestError
+from millstream.messages import (
+    AbortReq,
+    AdmissionOutput,
+    GenerateReqInput,
+    SamplingParams,
+    Stop,
+    Timing,
+    TokenizedGenerateReqInput,
+)
+from tests.support.asgi import run
+from tests.support.engine import CONTEXT_LENGTH, TOKENIZER, FakeEngine, engine_info, hold
+
+ORIGIN = Origin(api="test", model="tiny", prompt_param="prompt")
+
+
+def make() -> tuple[TokenizerManager, FakeEngine]:
+    engine = FakeEngine()
+    manager = TokenizerManager(tokenizer=TOKENIZER, to_scheduler=engine, engine=engine_info(), new_seed=lambda: 77)
+    engine.handle = manager.handle
+    return manager, engine
+
+
+def request(rid: str = "r", **more: Any) -> GenerateReqInput:
+    more = {"input_ids": [5, 6, 7]} | more if "text" not in more else more
+    sampling = more.pop("sampling", SamplingParams())
+    return GenerateReqInput(rid=rid, sampling=sampling, timing=Timing(received=1.0), **more)
+
+
+async def submit(manager: TokenizerManager, *requests: GenerateReqInput, rid: str = "r", origin: Origin = ORIGIN) -> Any:
+    return await manager.generate_request(rid, requests or (request(),), origin)
+
+
+def test_a_request_is_final_before_it_is_sent() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        await submit(manager, request(text="hello there", add_special_tokens=False))
+        (sent,) = engine.requests
+        assert sent.input_ids == TOKENIZER.encode("hello there", add_special_tokens=False)
+        assert sent.max_new_tokens == CONTEXT_LENGTH - len(sent.input_ids) == sent.sampling.max_new_tokens
+        assert sent.sampling.seed == 77
+        assert sent.timing.tokenized > 0
+
+    run(scenario())
+
+
+def test_a_given_seed_is_kept_and_a_default_limit_is_shortened_to_the_context() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        ids = [5] * (CONTEXT_LENGTH - 3)
+        origin = Origin(api="test", model="tiny", prompt_param="prompt", default_max_new_tokens=16)
+        await submit(manager, request(input_ids=ids, sampling=SamplingParams(seed=3)), origin=origin)
+        assert (engine.requests[0].max_new_tokens, engine.requests[0].sampling.seed) == (3, 3)
+
+    run(scenario())
+
+
+def test_long_text_is_encoded_in_a_thread_and_gives_the_same_ids() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        text = "ab " * 1000
+        with pytest.raises(ContextLengthExceeded) as caught:
+            await submit(manager, request(text=text))
+        assert str(CONTEXT_LENGTH) in caught.value.message
+        assert str(len(TOKENIZER.encode(text))) in caught.value.message
+        assert engine.sent == []
+        assert manager.live_requests == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        pytest.param({"input_ids": []}, RequestError, id="empty"),
+        pytest.param({"text": "", "add_special_tokens": False}, RequestError, id="empty-text"),
+        pytest.param({"input_ids": [10**30]}, RequestError, id="huge-id"),
+        pytest.param({"input_ids": [-1]}, RequestError, id="negative-id"),
+        pytest.param({"input_ids": [5] * CONTEXT_LENGTH}, ContextLengthExceeded, id="full"),
+        pytest.param({"sampling": SamplingParams(max_new_tokens=CONTEXT_LENGTH)}, ContextLengthExceeded, id="asks-too-much"),
+        pytest.param({"sampling": SamplingParams(min_new_tokens=CONTEXT_LENGTH)}, RequestError, id="min-beyond-the-room"),
+        pytest.param({"sampling": SamplingParams(temperature=-1)}, RequestError, id="sampling"),
+        pytest.param({"text": "x" * (CONTEXT_LENGTH * 256 + 1)}, ContextLengthExceeded, id="hopelessly-long"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_is_sent_and_leaves_nothing(change: Any, error: type[Exception]) -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        with pytest.raises(error):
+            await submit(manager, request("a"), request("b", **change))
+        assert engine.sent == []
+        assert manager.live_requests == 0
+        await submit(manager)  # the rid is free again
+
+    run(scenario())
+
+
+def test_a_duplicate_of_a_live_rid_is_refused_and_the_first_is_unharmed() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = hold
+        first = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput)
+        with pytest.raises(DuplicateRid):
+            await submit(manager)
+        with pytest.raises(DuplicateRid):  # the rid of a call with several requests is taken too
+            await submit(manager, request("r-0"), request("r-1"))
+        engine.say("hi")(engine.requests[0])
+        generation = await first
+        ((_, row),) = await generation.receive()
+        assert (row.text, row.finish) == ("hi", Stop())
+        manager.release(generation)
+        assert engine.aborts == []
+        assert manager.live_requests == 0
+
+    run(scenario())
+
+
+def test_a_rejection_is_raised_with_its_facts_and_the_accepted_ones_are_aborted() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = hold
+        task = asyncio.create_task(submit(manager, request("r-0"), request("r-1")))
+        await engine.wait_sent(TokenizedGenerateReqInput, 2)
+        engine.accept("r-0")
+        engine.reject("r-1")
+        with pytest.raises(RequestFailed) as caught:
+            await task
+        assert (caught.value.failure.status, caught.value.failure.retry_after_s) == (503, 1)
+        assert [abort.rid for abort in engine.aborts] == ["r-0"]
+        assert manager.live_requests == 1  # until its final row
+        engine.end("r-0", "aborted")
+        assert manager.live_requests == 0
+
+    run(scenario())
+
+
+def test_rows_that_overtake_the_verdict_count_as_one() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = lambda sent: engine.row(sent.rid, "fast", finish=Stop())
+        generation = await submit(manager)
+        assert (await generation.receive())[0][1].text == "fast"
+        manager.release(generation)
+        # the rid is used again before the verdict on the first comes: it must not pass for the second's
+        engine.answer = hold
+        second = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput, 2)
+        engine.handle(AdmissionOutput(accepted=["r"]))
+        engine.reject("r")
+        with pytest.raises(RequestFailed):
+            await second
+
+    run(scenario())
+
+
+def test_cancelled_before_dispatch_leaves_locally() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        task = asyncio.create_task(submit(manager, request(text="word " * 1000)))
+        while manager.live_requests == 0:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert engine.sent == []
+        assert manager.live_requests == 0
+
+    run(scenario())
+
+
+def test_cancelled_while_waiting_for_admission_aborts_once_and_keeps_the_state_until_the_final_row() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = hold
+        task = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        manager.abort("r")
+        manager.abort_all()
+        assert engine.aborts == [AbortReq("r", "client_gone")]
+        engine.accept("r")
+        engine.row("r", "late")
+        assert manager.live_requests == 1
+        engine.end("r")
+        assert manager.live_requests == 0
+        assert manager.late_rows_dropped == 0
+
+    run(scenario())
+
+
+def test_a_late_row_for_nobody_is_counted() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        generation = await submit(manager)
+        await generation.receive()
+        manager.release(generation)
+        engine.row("r", "late")
+        engine.row("never-was", "x")
+        assert manager.late_rows_dropped == 2
+
+    run(scenario())
+
+
+def test_rows_that_nobody_takes_are_joined_into_one() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = engine.say(*"abcdefghij")
+        generation = await submit(manager)
+        ((index, row),) = await generation.receive()
+        assert (index, row.text, len(row.token_ids), row.usage.completion_tokens) == (0, "abcdefghij", 10, 10)
+        assert row.finish == Stop()
+
+    run(scenario())
+
+
+@given(st.lists(st.tuples(st.text(max_size=4), st.booleans()), min_size=1, max_size=30))
+def test_however_the_consumer_lags_nothing_is_lost_or_repeated(rows: list[tuple[str, bool]]) -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = lambda sent: engine.accept(sent.rid)
+        generation = await submit(manager)
+        texts, ids = [], []
+        for number, (text, take) in enumerate([*rows, ("", True)]):
+            engine.row("r", text, finish=Stop() if number == len(rows) else None, ids=[number])
+            if take:
+                for _, row in await generation.receive():
+                    texts.append(row.text)
+                    ids += row.token_ids
+        assert "".join(texts) == "".join(text for text, _ in rows)
+        assert ids == list(range(len(rows) + 1))
+
+    run(scenario())
+
+
+def test_abort_by_rid_is_exact_and_reaches_every_request_of_a_call() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = lambda sent: engine.accept(sent.rid)
+        await submit(manager, request("r1"), rid="r1")
+        await submit(manager, request("r10"), rid="r10")
+        await submit(manager, request("c-0"), request("c-1"), rid="c")
+        assert manager.abort("r") == []
+        assert manager.abort("r1") == ["r1"]
+        assert manager.abort("c-1") == ["c-1"]
+        assert manager.abort("c") == ["c-0", "c-1"]
+        assert [abort.rid for abort in engine.aborts] == ["r1", "c-1", "c-0"]
+        assert {abort.cause for abort in engine.aborts} == {"aborted"}
+        assert manager.live_requests == 4
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("tell", [True, False])
+def test_a_dead_engine_ends_everything_at_once(tell: bool) -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = lambda sent: engine.accept(sent.rid)
+        running = await submit(manager, request("run"), rid="run")
+        engine.answer = hold
+        waiting = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput, 2)
+        manager.fail_all(Failure(503, "dead", "service_unavailable_error"), tell_scheduler=tell)
+        with pytest.raises(RequestFailed):
+            await running.receive()
+        with pytest.raises(RequestFailed):
+            await waiting
+        assert manager.live_requests == 0
+        assert len(engine.aborts) == (2 if tell else 0)
+        manager.release(running)
+
+    run(scenario())
+
+
+def test_stats_come_back_or_time_out() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        assert (await manager.stats()).pages_free == 60
+        engine.handle = lambda message: None
+        with pytest.raises(EngineDeadError):
+            await manager.stats(timeout_s=0.01)
+
+    run(scenario())
+
+
+def test_idle_is_waited_for_and_given_up() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        assert await manager.wait_idle(1)
+        engine.answer = lambda sent: engine.accept(sent.rid)
+        await submit(manager)
+        assert not await manager.wait_idle(0.01)
+        waiting = asyncio.create_task(manager.wait_idle(10))
+        await asyncio.sleep(0)
+        engine.row("r", "", finish=Stop())
+        assert await waiting
+
+    run(scenario())
+
+
+def test_the_stamps_of_all_processes_meet_in_one_timing() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = lambda sent: engine.accept(sent.rid)
+        generation = await submit(manager)
+        engine.row("r", "a")
+        await generation.receive()
+        generation.stamp_written(5.0)
+        engine.row("r", "b", finish=Stop())
+        await generation.receive()
+        generation.stamp_written(6.0, last=True)
+        timing = generation.states[0].obj.timing
+        assert (timing.received, timing.queued, timing.decoded, timing.first_written, timing.written) == (1.0, 1.0, 3.0, 5.0, 6.0)
+
+    run(scenario())

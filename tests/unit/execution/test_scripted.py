@@ -1,0 +1,289 @@
+"""ScriptedExecutor: what it answers and when, on a clock of the test's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.config import ServerConfig
+from millstream.errors import EngineError, StartupError
+from millstream.execution.interface import ForwardBatch, ForwardRow
+from millstream.execution.scripted import ScriptedExecutor, _book, load_scripted_executor
+from millstream.execution.scripted_rules import Script
+from millstream.messages import SamplingParams
+from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer, scripted_text
+
+EOS = 2
+TOKENIZER: Tokenizer = load_scripted_tokenizer()
+
+
+def encode(text: str) -> list[int]:
+    return TOKENIZER.encode(text, add_special_tokens=False)
+
+
+class Time:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept: list[float] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+class Left(Exception):
+    """The process would be gone."""
+
+
+def make(script: str | None = "inline", *, step_ms: float = 0.0, **options: Any) -> tuple[ScriptedExecutor, Time]:
+    config = ServerConfig(executor="scripted", script=script, scripted_step_ms=step_ms, **options)
+    made = load_scripted_executor(config)
+    time = Time()
+
+    def leave(status: int) -> None:
+        raise Left(status)
+
+    endless = encode(scripted_text())
+    executor = ScriptedExecutor(
+        capabilities=made.capabilities,
+        endless=endless,
+        book=None if script is None else _book(script, TOKENIZER, endless),
+        step_s=step_ms / 1000,
+        clock=time.clock,
+        sleep=time.sleep,
+        leave=leave,
+    )
+    return executor, time
+
+
+def make_row(prompt: str, *, rid: str = "r", sample: bool = True, banned: tuple[int, ...] = (), **sampling: Any) -> ForwardRow:
+    ids = encode(prompt)
+    return ForwardRow(
+        rid=rid,
+        token_ids=ids,
+        num_prompt_tokens=len(ids),
+        start=0,
+        end=len(ids),
+        pages=(),
+        sampling=SamplingParams(**sampling),
+        seed=0,
+        sample=sample,
+        banned_token_ids=banned,
+    )
+
+
+def scripted(*pieces: Any, **more: Any) -> str:
+    return f"<script>{json.dumps({'pieces': list(pieces), **more})}</script>"
+
+
+def steps(executor: ScriptedExecutor, row: ForwardRow, count: int) -> list[list[int]]:
+    made = []
+    for _ in range(count):
+        output = executor.forward(ForwardBatch([row]))
+        assert not output.errors, output.errors
+        made.append(output.token_ids[0])
+        row.token_ids.extend(output.token_ids[0])  # type: ignore[attr-defined]
+    return made
+
+
+def test_without_a_script_every_prompt_gets_the_built_in_text_over_and_over() -> None:
+    executor, _ = make(None)
+    endless = encode(scripted_text())
+    row = make_row("hi")
+    made = [token_id for step in steps(executor, row, len(endless) + 3) for token_id in step]
+    assert made == endless + endless[:3]
+    assert TOKENIZER.decode(made[: len(endless)]) == scripted_text()
+
+
+def test_a_prefill_chunk_gets_nothing() -> None:
+    executor, time = make(None)
+    assert executor.forward(ForwardBatch([make_row("hi", sample=False)])).token_ids == [[]]
+    executor, time = make()
+    assert executor.forward(ForwardBatch([make_row("hi", sample=False)])).token_ids == [[]]
+    assert time.slept == []
+
+
+def test_each_piece_is_a_step_and_a_list_is_one_step() -> None:
+    executor, _ = make()
+    row = make_row(scripted("A", ["B", "<|im_end|>", " junk"], {"bytes": "f09f"}, {"ids": [7, 8]}))
+    made = steps(executor, row, 5)
+    assert made[0] == encode("A")
+    assert made[1] == [*encode("B"), EOS, *encode(" junk")]
+    assert len(made[2]) == 2
+    assert TOKENIZER.decode([*made[2], *made[2]]) == b"\xf0\x9f\xf0\x9f".decode(errors="replace")
+    assert made[3:] == [[7, 8], [EOS]]
+
+
+@pytest.mark.parametrize("byte", range(256))
+def test_a_byte_is_one_token_that_decodes_to_it(byte: int) -> None:
+    executor, _ = make()
+    (ids,) = steps(executor, make_row(scripted({"bytes": f"{byte:02x}"})), 1)
+    assert len(ids) == 1
+    assert TOKENIZER.decode(ids) == bytes([byte]).decode(errors="replace")
+
+
+def test_a_script_that_finishes_by_length_goes_on_with_the_built_in_text() -> None:
+    executor, _ = make()
+    made = steps(executor, make_row(scripted("A", finish="length")), 3)
+    assert made == [encode("A"), *[[token_id] for token_id in encode(scripted_text())[:2]]]
+
+
+def test_an_ignored_eos_is_followed_by_the_built_in_text() -> None:
+    executor, _ = make()
+    made = steps(executor, make_row(scripted("A"), ignore_eos=True), 3)
+    assert made == [encode("A"), [EOS], encode(scripted_text())[:1]]
+
+
+def test_a_banned_token_is_replaced_and_eos_comes_once_it_may() -> None:
+    executor, _ = make()
+    row = make_row(scripted("A"), banned=(EOS, *encode("A")))
+    first = steps(executor, row, 3)
+    assert not {EOS, *encode("A")} & {token_id for step in first for token_id in step}
+    row.banned_token_ids = ()
+    assert steps(executor, row, 1) == [[EOS]]
+
+
+def test_the_last_script_of_a_prompt_counts_and_none_means_the_built_in_text() -> None:
+    executor, _ = make()
+    assert steps(executor, make_row(scripted("A") + "then" + scripted("B")), 1) == [encode("B")]
+    assert steps(executor, make_row("plain", rid="s"), 1) == [encode(scripted_text())[:1]]
+
+
+def test_what_a_row_gets_does_not_depend_on_the_batch_or_on_interruptions() -> None:
+    executor, _ = make()
+    prompt = scripted(["a", "b"], "c", ["d", "e", "f"])
+    alone = steps(executor, make_row(prompt, rid="alone"), 4)
+    row = make_row(prompt)
+    made = []
+    for number in range(4):
+        others = [make_row("x", rid=f"{number}-{i}") for i in range(300)]
+        made.append(executor.forward(ForwardBatch([*others, row])).token_ids[-1])
+        row.token_ids.extend(made[-1])  # type: ignore[attr-defined]
+        executor.forward(ForwardBatch(others[:1]))  # pushes the state of `row` out
+    assert made == alone
+
+
+def test_a_step_that_was_cut_goes_on_where_it_was_cut() -> None:
+    executor, _ = make()
+    row = make_row(scripted({"ids": [7, 8, 9]}, "x"))
+    row.token_ids.append(7)  # type: ignore[attr-defined]
+    assert steps(executor, row, 2) == [[8, 9], encode("x")]
+
+
+def test_a_rid_used_again_gets_its_own_script() -> None:
+    executor, _ = make()
+    assert steps(executor, make_row(scripted("A")), 1) == [encode("A")]
+    assert steps(executor, make_row(scripted("B")), 1) == [encode("B")]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "not json",
+        '{"pieces": 3}',
+        '{"piece": []}',
+        '{"match": "a"}',
+        '{"pieces": [{"ids": [99999]}]}',
+        '{"pieces": [{"bytes": "f"}]}',
+    ],
+)
+def test_a_bad_script_in_a_prompt_ends_its_row_alone(script: str) -> None:
+    executor, _ = make()
+    batch = ForwardBatch([make_row(f"<script>{script}</script>"), make_row(scripted("A"), rid="s")])
+    output = executor.forward(batch)
+    assert list(output.errors) == [0]
+    assert "script" in output.errors[0]
+    assert output.token_ids[1] == encode("A")
+
+
+def test_the_first_rule_whose_text_is_in_the_prompt_counts(tmp_path: Path) -> None:
+    path = tmp_path / "rules.json"
+    path.write_text(json.dumps({"rules": [{"match": "Rome", "pieces": ["A"]}, {"pieces": ["B"]}, {"pieces": ["C"]}]}))
+    executor, _ = make(str(path))
+    assert steps(executor, make_row("about Rome"), 1) == [encode("A")]
+    assert steps(executor, make_row("about Paris", rid="s"), 1) == [encode("B")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "{", '{"rules": 1}', '{"pieces": []}', '{"rules": [{"unknown": 1}]}', '{"rules": [{"pieces": [{"ids": [-1]}]}]}'],
+)
+def test_a_bad_script_file_stops_the_start(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "rules.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(StartupError, match=r"rules\.json"):
+        load_scripted_executor(ServerConfig(executor="scripted", script=str(path)))
+
+
+def test_a_delayed_row_does_not_stall_others_and_waiting_alone_does_not_spin() -> None:
+    executor, time = make()
+    slow, quick = make_row(scripted("S", delay_ms=25)), make_row("x", rid="q")
+    assert executor.forward(ForwardBatch([slow, quick])).token_ids == [[], encode(scripted_text())[:1]]
+    assert time.slept == []
+    made = []
+    while not made:
+        made = executor.forward(ForwardBatch([slow])).token_ids[0]
+    assert made == encode("S")
+    assert time.slept == pytest.approx([0.010, 0.010, 0.005])
+
+
+def test_a_gap_between_steps_is_kept_for_each_row() -> None:
+    executor, time = make()
+    row = make_row(scripted("a", "b", step_ms=4))
+    assert steps(executor, row, 3) == [encode("a"), [], encode("b")]
+    assert time.slept == pytest.approx([0.004])
+
+
+def test_paced_steps_end_on_ticks_a_step_apart() -> None:
+    executor, time = make(None, step_ms=10)
+    row = make_row("x")
+    steps(executor, row, 1)
+    time.now += 0.003  # the scheduler's own work is part of the step
+    steps(executor, row, 1)
+    assert time.slept == pytest.approx([0.010, 0.007])
+    time.now += 5.0  # idle: no steps are made up for
+    steps(executor, row, 1)
+    assert time.slept[-1] == pytest.approx(0.010)
+
+
+def test_faults_come_after_their_steps() -> None:
+    executor, time = make()
+    row = make_row(scripted("a", "b", fault={"kind": "error", "after": 1}))
+    assert steps(executor, row, 1) == [encode("a")]
+    assert list(executor.forward(ForwardBatch([row])).errors) == [0]
+    with pytest.raises(EngineError):
+        executor.forward(ForwardBatch([make_row(scripted("a", fault={"kind": "raise"}), rid="s")]))
+    with pytest.raises(Left):
+        executor.forward(ForwardBatch([make_row(scripted("a", fault={"kind": "exit"}), rid="t")]))
+    hung = make_row(scripted("a", "b", fault={"kind": "hang", "seconds": 3}), rid="u")
+    assert steps(executor, hung, 2) == [encode("a"), encode("b")]
+    assert time.slept == [3.0]
+
+
+def test_capabilities_follow_the_options() -> None:
+    capabilities = load_scripted_executor(ServerConfig(executor="scripted")).capabilities
+    assert capabilities.num_pages * capabilities.page_size >= 1024 * 1024
+    assert capabilities.context_length == 131_072
+    assert capabilities.vocab_size == TOKENIZER.vocab_size
+    assert EOS in capabilities.eos_token_ids
+    small = load_scripted_executor(
+        ServerConfig(executor="scripted", context_length=100, max_total_tokens=64, page_size=8)
+    ).capabilities
+    assert (small.context_length, small.num_pages, small.page_size) == (100, 8, 8)
+
+
+def test_steps_are_counted_by_the_tokens_they_brought() -> None:
+    executor, _ = make()
+    assert executor is not None
+    book = _book("inline", TOKENIZER, encode(scripted_text()))
+    script: Script = book.script_for(encode(scripted(["a", "b"], "c")))
+    assert [script.num_steps(position) for position in range(5)] == [0, 0, 1, 2, 3]

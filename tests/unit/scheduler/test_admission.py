@@ -1,0 +1,61 @@
+"""Admission: who may join, and how a refusal looks to a client."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.errors import ContextLengthExceeded, DuplicateRid, MillstreamError, OverloadError, RequestError
+from millstream.messages import Rejection, SamplingParams, Timing, TokenizedGenerateReqInput
+from millstream.scheduler.admission import Limits, check, rejection
+
+LIMITS = Limits(max_running_requests=2, max_queued_requests=3, chunked_prefill_size=16, context_length=10)
+
+
+def request(num_tokens: int = 4, max_new: int = 4) -> TokenizedGenerateReqInput:
+    return TokenizedGenerateReqInput(
+        rid="r", input_ids=[1] * num_tokens, sampling=SamplingParams(), max_new_tokens=max_new, timing=Timing()
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "live", "waiting", "running", "error"),
+    [
+        pytest.param(request(), {}, 0, 0, None, id="an idle server takes it"),
+        pytest.param(request(6, 4), {}, 0, 0, None, id="exactly the context"),
+        pytest.param(request(7, 4), {}, 0, 0, ContextLengthExceeded, id="one token too many"),
+        pytest.param(request(0, 4), {}, 0, 0, RequestError, id="an empty prompt"),
+        pytest.param(request(), {"r": 1}, 0, 0, DuplicateRid, id="its rid is live"),
+        pytest.param(request(), {"r1": 1, "": 1}, 0, 0, None, id="a rid that begins like a live one"),
+        pytest.param(request(), {}, 2, 2, None, id="the last place in the queue"),
+        pytest.param(request(), {}, 3, 2, OverloadError, id="the queue is full"),
+        pytest.param(request(), {}, 4, 0, None, id="two of the waiting have a free slot"),
+        pytest.param(request(), {}, 5, 0, OverloadError, id="slots and queue are full"),
+        pytest.param(request(99), {"r": 1}, 9, 2, DuplicateRid, id="a duplicate is named before anything else"),
+    ],
+)
+def test_admission(
+    message: TokenizedGenerateReqInput,
+    live: dict[str, int],
+    waiting: int,
+    running: int,
+    error: type[MillstreamError] | None,
+) -> None:
+    if error is None:
+        check(message, live=live, num_waiting=waiting, num_running=running, limits=LIMITS)
+    else:
+        with pytest.raises(error) as caught:
+            check(message, live=live, num_waiting=waiting, num_running=running, limits=LIMITS)
+        assert type(caught.value) is error
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    assert rejection("r", OverloadError("full")) == Rejection(
+        rid="r", message="full", status=503, type="overloaded_error", retry_after_s=1
+    )
+
+
+def test_a_long_prompt_and_a_duplicate_carry_their_codes() -> None:
+    long = rejection("r", ContextLengthExceeded("too long"))
+    assert (long.status, long.type, long.code) == (400, "invalid_request_error", "context_length_exceeded")
+    duplicate = rejection("r", DuplicateRid("r"))
+    assert (duplicate.status, duplicate.code, duplicate.param) == (409, "duplicate_rid", "rid")

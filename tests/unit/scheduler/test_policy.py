@@ -1,0 +1,147 @@
+"""plan: tables of queues and budgets."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.errors import InvariantError
+from millstream.kv.pool import Lease
+from millstream.kv.radix_cache import Match
+from millstream.messages import SamplingParams, Timing, TokenizedGenerateReqInput
+from millstream.scheduler.finish import EndRule
+from millstream.scheduler.policy import Budgets, StepPlan, plan
+from millstream.scheduler.state import Phase, Req
+from tests.unit.scheduler.harness import tokenizer
+
+PAGE = 4
+SAMPLING = SamplingParams()
+
+
+def waiting(rid: str, tokens: int | list[int], *, namespace: str = "") -> Req:
+    input_ids = [ord(rid[0])] * tokens if isinstance(tokens, int) else tokens
+    message = TokenizedGenerateReqInput(
+        rid=rid, input_ids=input_ids, sampling=SAMPLING, max_new_tokens=9, cache_namespace=namespace, timing=Timing()
+    )
+    rule = EndRule(sampling=SAMPLING, max_new_tokens=9, eos_token_ids=frozenset(), tokenizer=tokenizer())
+    return Req(message, rule)
+
+
+def running(rid: str, tokens: int | list[int], computed: int, *, decoding: bool) -> Req:
+    req = waiting(rid, tokens)
+    req.phase = Phase.RUNNING
+    req.num_computed = computed
+    req.is_prefilling = not decoding
+    num_pages = -(-(computed if decoding else len(req.token_ids)) // PAGE)
+    req.lease = Lease(rid=rid, namespace="", pages=list(range(num_pages)), num_shared=0, node=None)
+    req.row.pages = req.lease.pages
+    return req
+
+
+def make_plan(
+    run: list[Req], wait: list[Req], *, tokens: int = 32, slots: int = 8, pages: int = 100, known: int = 0, unpinned: int = 0
+) -> StepPlan:
+    return plan(
+        running=run,
+        waiting=wait,
+        budgets=Budgets(step_tokens=tokens, running=slots, pages=pages, page_size=PAGE),
+        match=lambda req: Match(None, list(range(known)), 0, unpinned),
+    )
+
+
+def work(step: StepPlan) -> list[tuple[str, int, int]]:
+    return [(req.rid, start, end) for req, start, end in step.work]
+
+
+def admitted(step: StepPlan) -> list[str]:
+    return [req.rid for req, _ in step.admit]
+
+
+def test_decodes_come_first_and_prefills_fill_what_they_leave() -> None:
+    step = make_plan([running("a", 20, 8, decoding=False), running("b", 6, 5, decoding=True)], [waiting("c", 30)], tokens=20)
+    assert work(step) == [("b", 5, 6), ("a", 8, 20), ("c", 0, 7)]
+
+
+def test_a_long_prompt_is_cut_into_chunks_and_nobody_joins_while_it_fills_the_step() -> None:
+    step = make_plan([running("a", 100, 32, decoding=False)], [waiting("b", 4)], tokens=32)
+    assert work(step) == [("a", 32, 64)]
+
+
+def test_reused_tokens_are_not_computed_and_cost_no_budget() -> None:
+    step = make_plan([], [waiting("a", 10), waiting("b", 10)], known=2, tokens=4)
+    assert work(step) == [("a", 8, 10), ("b", 8, 10)]
+
+
+def test_the_head_is_never_skipped_for_a_smaller_one() -> None:
+    step = make_plan([], [waiting("a", 40), waiting("b", 4)], pages=9)
+    assert admitted(step) == []
+
+
+def test_slots_bound_who_runs() -> None:
+    step = make_plan([running("a", 6, 5, decoding=True)], [waiting("b", 4), waiting("c", 4)], slots=2)
+    assert admitted(step) == ["b"]
+
+
+def test_each_running_request_keeps_a_page_to_grow_into() -> None:
+    decoding = running("a", 6, 5, decoding=True)
+    assert admitted(make_plan([decoding], [waiting("b", 8)], pages=2)) == []
+    assert admitted(make_plan([decoding], [waiting("b", 8)], pages=3)) == ["b"]
+    assert admitted(make_plan([], [waiting("b", 8)], pages=2)) == ["b"]  # alone it may take everything
+
+
+def test_pages_that_a_match_takes_from_the_evictable_ones_count() -> None:
+    assert admitted(make_plan([], [waiting("a", 12)], pages=3, known=2, unpinned=2)) == ["a"]
+    assert admitted(make_plan([], [waiting("a", 16)], pages=3, known=2, unpinned=2)) == []
+    assert admitted(make_plan([], [waiting("a", 16)], pages=2, known=2, unpinned=0)) == ["a"]
+
+
+def test_a_shortage_of_pages_retracts_the_last_arrived_and_plans_nothing_else() -> None:
+    old, new = running("a", 9, 8, decoding=True), running("b", 3, 2, decoding=True)
+    step = make_plan([old, new], [waiting("c", 1)], pages=0)
+    assert step == StepPlan(retract=new)
+
+
+def test_a_shortage_of_a_request_that_runs_alone_is_our_bug() -> None:
+    with pytest.raises(InvariantError):
+        make_plan([running("a", 9, 8, decoding=True)], [], pages=0)
+
+
+def test_a_row_of_which_nothing_came_computes_its_last_position_again() -> None:
+    assert work(make_plan([running("a", 6, 6, decoding=True)], [])) == [("a", 5, 6)]
+
+
+def test_several_accepted_tokens_are_computed_together() -> None:
+    assert work(make_plan([running("a", 9, 6, decoding=True)], [])) == [("a", 6, 9)]
+
+
+def test_bursts_that_fill_the_step_leave_one_token_for_prefill() -> None:
+    step = make_plan([running("a", 14, 6, decoding=True), running("b", 9, 0, decoding=False)], [], tokens=8)
+    assert work(step) == [("a", 6, 14), ("b", 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("leader", "prompt", "namespace", "is_held"),
+    [
+        pytest.param([1] * 12, [1] * 12, "", True, id="the same prompt"),
+        pytest.param([1] * 4 + [2] * 8, [1] * 4 + [3] * 8, "", True, id="one page in common"),
+        pytest.param([1] * 3 + [2] * 8, [1] * 3 + [3] * 8, "", False, id="less than a page in common"),
+        pytest.param([1] * 4, [1] * 12, "", False, id="the leader's only page has its last token"),
+        pytest.param([1] * 12, [1] * 4, "", False, id="a prompt of one page computes its last token itself"),
+        pytest.param([1] * 12, [1] * 12, "other", False, id="another namespace"),
+    ],
+)
+def test_a_prompt_waits_for_a_prefix_that_is_being_prefilled(
+    leader: list[int], prompt: list[int], namespace: str, is_held: bool
+) -> None:
+    head, behind = waiting("h", prompt, namespace=namespace), waiting("z", 2)
+    step = make_plan([running("l", leader, 0, decoding=False)], [head, behind], tokens=64)
+    assert admitted(step) == ([] if is_held else ["h", "z"])
+
+
+def test_identical_prompts_that_arrive_together_start_with_one() -> None:
+    step = make_plan([], [waiting("a", [1] * 9), waiting("b", [1] * 9)])
+    assert admitted(step) == ["a"]
+
+
+def test_a_prefix_known_as_far_as_the_leader_goes_holds_nobody() -> None:
+    step = make_plan([running("l", [1] * 12, 8, decoding=False)], [waiting("h", [1] * 12)], known=2)
+    assert admitted(step) == ["h"]
