@@ -22,6 +22,7 @@ from millstream.errors import StartupError
 
 MAX_HEADER_BYTES = 64 * 1024  # httptools itself has no limit
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that none is closed under a request
+BACKLOG = 2048  # connections that may wait to be accepted
 CLOSE_TIMEOUT_S = 2  # what open responses get after the drain
 
 
@@ -95,7 +96,7 @@ class EntryServer(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket for `host` and `port` (0: any free one).
+    """A listening socket for `host` and `port` (0: any free one).
 
     Raises:
         StartupError: the address is in use, not ours, or no address at all.
@@ -108,6 +109,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
+        sock.listen(BACKLOG)  # here, not in the server: only now is it certain that nobody else has the port
     except (OSError, OverflowError) as error:
         sock.close()
         raise StartupError(
