@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from tests.support.sse import Event, parse_events
@@ -16,6 +16,12 @@ TIMEOUT_S = 20.0
 def run(scenario: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine; one that hangs fails."""
     return asyncio.run(asyncio.wait_for(scenario, TIMEOUT_S))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop go on until `condition` holds: for what rings no bell that a test could wait for."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0)
 
 
 class Response:

@@ -17,10 +17,10 @@ from millstream.messages import ToSupervisor
 from millstream.messages.control import ProcessName, ProcessPhase
 
 # Set before a child's first import of a library that reads them; what the operator has set wins. OpenMP's threads spin at
-# barriers: with its own default a decode step of 34 ms takes 82 (worst 237) while another process has one of two cores, with
-# none at all 41 and 46, with this many spins 35 and 57.
+# barriers: with its own default a decode step of 32 ms takes 96 while another process has one of two cores, with no spinning
+# 46 and 52, with this many spins 32 and 76. Two such processes are worse for all of them.
 _ENVIRONMENT: dict[ProcessName, dict[str, str]] = {
-    "scheduler": {"GOMP_SPINCOUNT": "1000"},
+    "scheduler": {"GOMP_SPINCOUNT": "3000"},
     "entry": {},
     "detokenizer": {},
 }

@@ -22,7 +22,7 @@ from millstream.messages import (
     Timing,
     TokenizedGenerateReqInput,
 )
-from tests.support.asgi import run
+from tests.support.asgi import run, until
 from tests.support.engine import CONTEXT_LENGTH, TOKENIZER, FakeEngine, engine_info, hold
 
 ORIGIN = Origin(api="test", model="tiny", prompt_param="prompt")
@@ -172,8 +172,7 @@ def test_cancelled_before_dispatch_leaves_locally() -> None:
     async def scenario() -> None:
         manager, engine = make()
         task = asyncio.create_task(submit(manager, request(text="word " * 1000)))
-        while manager.live_requests == 0:
-            await asyncio.sleep(0)
+        await until(lambda: manager.live_requests > 0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -326,6 +325,12 @@ def test_the_stamps_of_all_processes_meet_in_one_timing() -> None:
         await generation.receive()
         generation.stamp_written(6.0, last=True)
         timing = generation.states[0].obj.timing
-        assert (timing.received, timing.queued, timing.decoded, timing.first_written, timing.written) == (1.0, 1.0, 3.0, 5.0, 6.0)
+        assert (timing.received, timing.queued, timing.decoded, timing.first_written, timing.written) == (
+            1.0,
+            1.0,
+            3.0,
+            5.0,
+            6.0,
+        )
 
     run(scenario())

@@ -18,7 +18,8 @@ GOOD = {"messages": [{"role": "user", "content": "hi"}]}
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/v1/nope", 404), ("POST", "/", 405), ("GET", CHAT, 405), ("OPTIONS", CHAT, 405), ("DELETE", "/v1/models/x", 405),
+        ("GET", "/v1/nope", 404), ("POST", "/", 405), ("GET", CHAT, 405), ("OPTIONS", CHAT, 405),
+        ("DELETE", "/v1/models/x", 405),
         ("GET", "/v1/models/", 404), ("POST", "/v1/embeddings", 404), ("GET", "/v1/chat/completions/", 404),
     ],
 )  # fmt: skip

@@ -51,7 +51,10 @@ def test_sampling_params_have_sglang_names_and_defaults() -> None:
         await post(
             entry.app,
             "/generate",
-            {"text": "a", "sampling_params": {"max_new_tokens": 9, "min_new_tokens": 2, "sampling_seed": 5, "stop": None, "n": 1}},
+            {
+                "text": "a",
+                "sampling_params": {"max_new_tokens": 9, "min_new_tokens": 2, "sampling_seed": 5, "stop": None, "n": 1},
+            },
         )
         first, second = entry.engine.requests
         assert first.max_new_tokens == 128

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.config import ServerConfig
 from millstream.messages import AbortReq, TokenizedGenerateReqInput
-from tests.support.asgi import Call, post, run
+from tests.support.asgi import Call, post, run, until
 from tests.support.engine import Entry, hold, state
 
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
@@ -41,10 +41,13 @@ def test_a_client_that_leaves_while_its_prompt_is_tokenised_leaves_nothing(path:
         tokenizer = SlowTokenizer()
         entry = Entry(context_length=100_000, tokenizer=tokenizer)
         long = "word " * 1000
-        text = {CHAT: {"messages": [{"role": "user", "content": long}]}, COMPLETIONS: {"prompt": long}, GENERATE: {"text": long}}
+        text = {
+            CHAT: {"messages": [{"role": "user", "content": long}]},
+            COMPLETIONS: {"prompt": long},
+            GENERATE: {"text": long},
+        }
         call = Call(entry.app, path, {**BODIES[path], **text[path], "stream": stream})
-        while entry.manager.live_requests == 0:
-            await asyncio.sleep(0)
+        await until(lambda: entry.manager.live_requests > 0)
         call.disconnect()
         await call.task
         assert (entry.engine.sent, entry.manager.live_requests, call.sent) == ([], 0, [])
@@ -177,9 +180,7 @@ def test_the_death_of_a_process_ends_open_requests(path: str, stream: bool, vict
         call = Call(entry.app, path, {**BODIES[path], "stream": stream})
         await entry.engine.wait_sent(TokenizedGenerateReqInput)
         if stream:
-            await call.until(b"") if path != CHAT else await call.until(b"assistant")
-            while not call.sent:
-                await asyncio.sleep(0)
+            await until(lambda: bool(call.sent))
         entry.service.update(state(**{victim: "FAILED"}))
         response = await call.response()
         if stream:
