@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import sys
 from typing import Annotated
 
@@ -17,6 +16,7 @@ from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.launch.supervisor import Supervisor
 from millstream.messages import EngineInfo
+from millstream.observe.log import configure_logging
 
 app = App(
     name="millstream",
@@ -41,7 +41,7 @@ def serve(
         `embedded`, a GGUF file, or a Hugging Face directory; the same as `--model`.
     """
     config = config or ServerConfig()
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname).1s supervisor  %(message)s")
+    configure_logging("supervisor", config.log_level)
     try:
         config = _resolve(config, path)
 

@@ -102,7 +102,8 @@ class _Process:
             await self._drain(stop.result())
         finally:
             self._server.should_exit = True
-            await asyncio.gather(http, return_exceptions=True)
+            loading.cancel()
+            await asyncio.gather(http, loading, return_exceptions=True)
             loop.remove_reader(self._control.fileno())
             self._inbox.close()
             self._to_scheduler.close()

@@ -77,13 +77,13 @@ def check_prompt(input_ids: list[int], engine: EngineInfo, param: str) -> None:
     """
     if not input_ids:
         raise RequestError("The prompt is empty: it has no tokens.", param=param)
-    verify_token_ids(param, input_ids, engine.vocab_size)
     if len(input_ids) >= engine.context_length:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {engine.context_length} tokens; "
             f"the prompt has {len(input_ids)} tokens, which leaves no room for an answer.",
             param=param,
         )
+    verify_token_ids(param, input_ids, engine.vocab_size)
 
 
 def finalize(obj: GenerateReqInput, input_ids: list[int], engine: EngineInfo, origin: Origin) -> TokenizedGenerateReqInput:

@@ -20,6 +20,7 @@ from millstream.errors import StartupError
 from millstream.ipc.control import ControlLink, PeerGone
 from millstream.messages import ChildError, FromSupervisor
 from millstream.messages.control import ProcessName
+from millstream.observe.log import configure_logging
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +35,7 @@ def main(name: ProcessName, fd: int) -> int:
     config = _read_config(sock)
     if config is None:
         return 1
-    logging.basicConfig(
-        level=config.server.log_level.upper(),
-        format=f"%(asctime)s %(levelname).1s {name:<11} %(message)s",
-        stream=sys.stderr,
-    )
+    configure_logging(name, config.server.log_level)
     control = ControlLink(sock, FromSupervisor)
     try:
         importlib.import_module(f"millstream.{name}.process").run(config, control)

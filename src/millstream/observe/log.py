@@ -47,6 +47,7 @@ def configure_logging(process: str, level: str) -> None:
         stream=sys.stderr,
         force=True,
     )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # when the server starts and stops, its supervisor says
 
 
 def log_request_end(end: RequestEnd) -> None:
