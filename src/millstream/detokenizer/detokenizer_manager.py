@@ -72,7 +72,7 @@ class DetokenizerManager:
         finish = row.finish
         try:
             text = _visible_text(status, row)
-        except Exception as error:  # noqa: BLE001  # a decoder's fault belongs to one request, never to the process
+        except Exception as error:  # a decoder's fault belongs to one request, never to the process
             log.exception("decoding a row of %s failed", row.rid)
             text, finish = "", finish or Abort("engine_error", f"its tokens could not be decoded: {error}")
         timing = row.timing

@@ -32,7 +32,10 @@ STOP_GRACE_S = 5.0  # what a child gets to exit after it was told to, drain not 
 
 
 class Supervisor:
-    """One server's processes, from start to the last file removed. `run` is its whole life; call it once, in the main thread."""
+    """One server's processes, from start to the last file removed. `run` is its whole life: call it once, in the main thread.
+
+    It takes SIGINT and SIGTERM for itself.
+    """
 
     def __init__(self, config: ServerConfig, on_ready: Callable[[str, EngineInfo], None]) -> None:
         self._config = config
