@@ -7,9 +7,10 @@ from millstream.messages import EngineInfo
 
 def ready_banner(url: str, model: str, engine: EngineInfo) -> str:
     """The text for a server of `model` that listens at `url`."""
+    kv_tokens = engine.num_pages * engine.page_size
     return f"""
 Millstream is ready: {url}
-  model {model} ({engine.executor}), {engine.context_length} tokens of context, KV for {engine.num_pages * engine.page_size} tokens
+  model {model} ({engine.executor}), {engine.context_length} tokens of context, KV for {kv_tokens} tokens
 
   curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Say hello"}}]}}'

@@ -1,0 +1,142 @@
+"""A closed-loop load client for /v1/chat/completions of any OpenAI-compatible server on this machine. Standard library only.
+
+    python benchmarks/load.py --url http://127.0.0.1:30000 --clients 8 --requests 24
+
+Each client is one keep-alive connection that sends its next request when the last has ended. Prints one JSON object: output
+tokens a second, TTFT (request written to first content) and inter-token latency, and a hash of all texts, which at
+temperature 0 tells whether two servers, or two runs, said the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import random
+import statistics
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+WORDS = ("river", "stone", "winter", "garden", "letter", "window", "market", "bridge", "copper", "harbour", "lantern", "meadow",
+         "engine", "paper", "cloud", "violin", "forest", "island", "mirror", "candle", "anchor", "orchard", "velvet")  # fmt: skip
+TIMEOUT_S = 300.0
+
+
+@dataclass
+class Outcome:
+    """One request's events."""
+
+    sent: float
+    content_times: list[float] = field(default_factory=list)
+    text: str = ""
+    usage: dict[str, Any] = field(default_factory=dict)
+
+
+def prompt(index: int, words: int, seed: int) -> str:
+    """Prompt number `index`: the same for the same seed, with a beginning of its own."""
+    generator = random.Random(seed * 1_000_003 + index)
+    return " ".join(generator.choice(WORDS) for _ in range(words)) + f"\nWrite a long story, number {index}, with these words."
+
+
+async def stream_events(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, body: dict[str, Any]
+) -> AsyncIterator[str]:
+    """Send one request over an open connection; yield the data of each event."""
+    data = json.dumps(body).encode()
+    writer.write(
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(data)}\r\n\r\n".encode()
+        + data
+    )
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin1")
+    if " 200 " not in head.split("\r\n", 1)[0]:
+        raise RuntimeError(head.split("\r\n", 1)[0])
+    buffer = b""
+    while (size := int((await reader.readline()).split(b";")[0], 16)) > 0:
+        buffer += (await reader.readexactly(size + 2))[:-2]
+        *events, buffer = buffer.split(b"\n\n")
+        for event in events:
+            if event.startswith(b"data: "):
+                yield event.removeprefix(b"data: ").decode()
+    await reader.readline()
+
+
+async def client(options: argparse.Namespace, indices: Iterator[int], outcomes: dict[int, Outcome]) -> None:
+    """One connection, one request after the other."""
+    address = urlsplit(options.url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    for index in indices:
+        outcome = outcomes[index] = Outcome(time.perf_counter())
+        body = {
+            "messages": [{"role": "user", "content": prompt(index, options.prompt_words, options.seed)}],
+            "max_tokens": options.max_tokens,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **({"ignore_eos": True} if options.ignore_eos else {}),
+        }
+        async for event in stream_events(reader, writer, address.netloc, body):
+            if event == "[DONE]":
+                continue
+            chunk = json.loads(event)
+            outcome.usage = chunk.get("usage") or outcome.usage
+            for choice in chunk["choices"]:
+                if content := choice["delta"].get("content"):
+                    outcome.content_times.append(time.perf_counter())
+                    outcome.text += content
+    writer.close()
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    """Median and 99th percentile in milliseconds."""
+    if len(values) < 2:
+        return {"p50": round(sum(values) * 1000, 2)}
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    return {"p50": round(cuts[49] * 1000, 2), "p99": round(cuts[98] * 1000, 2)}
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the load and sum it up."""
+    outcomes: dict[int, Outcome] = {}
+    indices = iter(range(options.requests))
+    started = time.perf_counter()
+    async with asyncio.timeout(TIMEOUT_S):
+        await asyncio.gather(*(client(options, indices, outcomes) for _ in range(options.clients)))
+    seconds = time.perf_counter() - started
+    done = [outcomes[index] for index in sorted(outcomes)]
+    tokens = sum(outcome.usage["completion_tokens"] for outcome in done)
+    gaps = [b - a for outcome in done for a, b in zip(outcome.content_times, outcome.content_times[1:], strict=False)]
+    return {
+        "clients": options.clients,
+        "requests": len(done),
+        "prompt_tokens_mean": round(statistics.fmean(outcome.usage["prompt_tokens"] for outcome in done), 1),
+        "output_tokens_per_s": round(tokens / seconds, 1),
+        "events_per_token": round(sum(len(outcome.content_times) for outcome in done) / tokens, 3),
+        "ttft_ms": percentiles([outcome.content_times[0] - outcome.sent for outcome in done if outcome.content_times]),
+        "itl_ms": percentiles(gaps),
+        "text_sha256": hashlib.sha256("\0".join(outcome.text for outcome in done).encode()).hexdigest()[:16],
+    }
+
+
+def main() -> None:
+    """Parse the command line, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", default="http://127.0.0.1:30000")
+    parser.add_argument("--clients", type=int, default=1)
+    parser.add_argument("--requests", type=int, default=8)
+    parser.add_argument("--prompt-words", type=int, default=64)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ignore-eos", action="store_true")
+    options = parser.parse_args()
+    if urlsplit(options.url).hostname not in ("127.0.0.1", "localhost", "::1"):
+        parser.error("--url must be on this machine")
+    print(json.dumps(asyncio.run(measure(options)), indent=1))
+
+
+if __name__ == "__main__":
+    main()
