@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-WORDS = ("river", "stone", "winter", "garden", "letter", "window", "market", "bridge", "copper", "harbour", "lantern", "meadow",
+WORDS = ("river", "stone", "winter", "garden", "letter", "window", "market", "bridge", "copper", "harbour", "lantern",
          "engine", "paper", "cloud", "violin", "forest", "island", "mirror", "candle", "anchor", "orchard", "velvet")  # fmt: skip
 TIMEOUT_S = 300.0
 
