@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 WORDS = ("river", "stone", "winter", "garden", "letter", "window", "market", "bridge", "copper", "harbour", "lantern",
-         "engine", "paper", "cloud", "violin", "forest", "island", "mirror", "candle", "anchor", "orchard", "velvet")  # fmt: skip
+         "engine", "paper", "cloud", "violin", "forest", "island", "mirror", "candle", "anchor", "orchard")  # fmt: skip
 TIMEOUT_S = 300.0
 
 
