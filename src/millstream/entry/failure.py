@@ -26,6 +26,9 @@ class Failure(NamedTuple):
     retry_after_s: int | None = None
 
 
+INTERNAL = Failure(500, "The server failed on this request.", "server_error", code="internal_error")
+
+
 class RequestFailed(Exception):
     """Carries a `Failure` to the place that answers the client."""
 

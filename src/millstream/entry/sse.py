@@ -1,6 +1,6 @@
 """Server-sent events: the frames, and a stream that keeps itself alive and notices a client that does not read.
 
-Used by every streaming adapter. Rules: each event is one `data:` line of JSON; a stream that succeeds ends with `[DONE]`; one
+Used by `entry.stream`. Rules: each event is one `data:` line of JSON; a stream that succeeds ends with `[DONE]`; one
 that fails ends with an error event, no `[DONE]`, and a closed connection.
 """
 
@@ -52,6 +52,13 @@ class EventStream:
         await self._exchange.send_part(data)
         self._blocked_since = None
         self._last_write = self._loop.time()
+
+    def try_write(self, data: bytes) -> bool:
+        """Send events at once; False, and nothing sent, while the client has not taken what was sent before."""
+        if self._blocked_since is not None or not self._exchange.try_send_part(data):
+            return False
+        self._last_write = self._loop.time()
+        return True
 
     async def keep_alive(self) -> None:
         """Send a comment if nothing was sent for long."""

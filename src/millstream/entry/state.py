@@ -40,6 +40,7 @@ class ReqState:
         "failure",
         "finish",
         "has_verdict",
+        "index",
         "input_ids",
         "obj",
         "phase",
@@ -49,6 +50,7 @@ class ReqState:
 
     def __init__(self, obj: GenerateReqInput) -> None:
         self.obj = obj
+        self.index = 0  # among the requests of its call
         self.phase = Phase.CREATED
         self.abort_sent = False  # at most one AbortReq, in any phase after dispatch
         self.accepted = False  # by the scheduler's verdict, or by a row: those come by another way and may be faster
@@ -80,6 +82,11 @@ class ReqState:
         if phase not in _NEXT[self.phase]:
             raise InvariantError(f"request `{self.rid}` cannot go from {self.phase.name} to {phase.name}")
         self.phase = phase
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows wait to be taken."""
+        return self._row is not None
 
     def push(self, row: TextRow) -> None:
         """Take a row from the detokenizer, in order. Takes over `row`."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from millstream.entry.failure import Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
+from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.state import Phase, ReqState
 from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize
@@ -138,7 +138,11 @@ class TokenizerManager:
         """Take one message from the scheduler or the detokenizer."""
         if isinstance(message, BatchStrOutput):
             for row in message.rows:
-                self._take_row(row)
+                try:
+                    self._take_row(row)
+                except Exception:  # a fault with one row belongs to its request: the others of the step are not touched
+                    log.exception("a row of %s could not be delivered", row.rid)
+                    self._fail(row.rid)
         elif isinstance(message, AdmissionOutput):
             self._take_verdicts(message)
         else:
@@ -232,6 +236,8 @@ class TokenizerManager:
             self.late_rows_dropped += 1
             return
         state, generation = owned
+        if row.finish is None and generation.take_shortcut(state, row):
+            return
         state.accepted = True
         if row.timing is not None:
             state.adopt_timing(row.timing)
@@ -253,6 +259,12 @@ class TokenizerManager:
         if state.dispatched and not state.abort_sent:
             state.abort_sent = True
             self._to_scheduler.send(AbortReq(rid=state.rid, cause=cause))
+
+    def _fail(self, rid: str) -> None:
+        """End a request by a fault of our own."""
+        if (owned := self._owners.get(rid)) is not None:
+            self._send_abort(owned[0], "engine_error")
+            self._end(*owned, INTERNAL)
 
     def _end(self, state: ReqState, generation: Generation, failure: Failure) -> None:
         """End a request that gets no final row."""

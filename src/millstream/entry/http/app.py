@@ -9,8 +9,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from millstream.entry.failure import Failure, RequestFailed, failure_of_error
-from millstream.entry.http.errors import INTERNAL, Header, method_not_allowed, not_found
+from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_error
+from millstream.entry.http.errors import Header, method_not_allowed, not_found
 from millstream.entry.http.exchange import ClientGone, Exchange, Message, Receive, Send
 from millstream.entry.native.generate import abort_request, generate
 from millstream.entry.native.info import health, model, models, root, server_info

@@ -8,8 +8,6 @@ from millstream.entry.failure import Failure
 
 Header = tuple[bytes, bytes]
 
-INTERNAL = Failure(500, "The server failed on this request.", "server_error", code="internal_error")
-
 
 def error_body(failure: Failure) -> bytes:
     """`{"error": {"message", "type", "param", "code"}}`."""

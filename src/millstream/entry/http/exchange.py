@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.http.direct import DirectWriter
 from millstream.entry.http.errors import Header, body_too_large, error_body, error_headers, unsupported_media_type
 from millstream.errors import RequestError
 
@@ -21,7 +22,9 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-TRANSPORT = "millstream.transport"  # key in the scope's extensions: the connection, to close it
+# keys in the scope's extensions, which only our own server sets
+TRANSPORT = "millstream.transport"  # the connection, to close it
+DIRECT = "millstream.direct"  # a `DirectWriter` of the connection
 JSON = (b"content-type", b"application/json")
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -38,7 +41,9 @@ class Exchange:
         self.path: str = scope["path"]
         self.started = False
         self._headers: Sequence[Header] = scope["headers"]
-        self._transport: asyncio.Transport | None = scope.get("extensions", {}).get(TRANSPORT)
+        extensions = scope.get("extensions", {})
+        self._transport: asyncio.Transport | None = extensions.get(TRANSPORT)
+        self._direct: DirectWriter | None = extensions.get(DIRECT)
         self._receive = receive
         self._send = send
         self._max_body_bytes = max_body_bytes
@@ -129,6 +134,10 @@ class Exchange:
     async def send_part(self, data: bytes) -> None:
         """Send a part of a stream; waits while the client does not read."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def try_send_part(self, data: bytes) -> bool:
+        """Send a part of a stream at once; False, and nothing sent, where that is impossible now or at all."""
+        return self._direct is not None and self._direct.try_write(data)
 
     async def end_stream(self, data: bytes, *, close: bool = False) -> None:
         """Send the last part of a stream; `close` also ends the connection."""

@@ -5,6 +5,7 @@ Used by the entry process. The supervisor says when to stop, through the control
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http
 import logging
@@ -16,8 +17,9 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from millstream.entry.failure import Failure
+from millstream.entry.http.direct import DirectWriter
 from millstream.entry.http.errors import bad_http, error_body, headers_too_large
-from millstream.entry.http.exchange import TRANSPORT
+from millstream.entry.http.exchange import DIRECT, TRANSPORT
 from millstream.errors import StartupError
 
 MAX_HEADER_BYTES = 64 * 1024  # httptools itself has no limit
@@ -32,6 +34,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _progress = False  # headers, body or end were reached since the last read
     _unparsed_bytes = 0  # read since then: headers, trailers or chunk extensions that have not come to an end
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        self._direct = DirectWriter(transport, self.flow)
+
     def data_received(self, data: bytes) -> None:
         self._progress = False
         super().data_received(data)
@@ -41,7 +47,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = cast("Any", {TRANSPORT: self.transport})
+        self.scope["extensions"] = cast("Any", {TRANSPORT: self.transport, DIRECT: self._direct})
 
     def on_headers_complete(self) -> None:
         self._progress = True

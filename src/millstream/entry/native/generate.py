@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,7 +10,6 @@ import msgspec
 from millstream.entry.failure import Failure, RequestFailed, failure_of_abort
 from millstream.entry.fields import FieldRules
 from millstream.entry.generation import Generation, Origin
-from millstream.entry.http.errors import INTERNAL
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import (
     ABORT,
@@ -23,11 +22,11 @@ from millstream.entry.native.protocol import (
 from millstream.entry.openai.call import resolve_rid
 from millstream.entry.sampling import cache_namespace
 from millstream.entry.service import Service
-from millstream.entry.sse import EventStream, event
+from millstream.entry.sse import event
+from millstream.entry.stream import stream_answer
+from millstream.entry.whole import collect
 from millstream.errors import RequestError
 from millstream.messages import Abort, FinishReason, GenerateReqInput, Length, Stop, TextRow, Timing
-
-log = logging.getLogger(__name__)
 
 
 async def generate(exchange: Exchange, service: Service) -> None:
@@ -53,7 +52,7 @@ async def _run(exchange: Exchange, service: Service, request: GenerateRequest, r
     generation = await manager.generate_request(obj.rid, [obj], origin)
     try:
         if request.stream:
-            await _stream(exchange, service, generation)
+            await stream_answer(exchange, service, generation, _DeltaStream(generation, service.clock))
         else:
             await _whole(exchange, service, generation)
     finally:
@@ -98,59 +97,38 @@ def parse_sampling(rules: FieldRules[NativeSampling], params: dict[str, Any]) ->
 
 
 async def _whole(exchange: Exchange, service: Service, generation: Generation) -> None:
-    texts: list[str] = []
-    output_ids: list[int] = []
-    while True:
-        for _, row in await generation.receive():
-            texts.append(row.text)
-            output_ids += row.token_ids
-            if row.finish is None:
-                continue
-            if (failure := _failure(row.finish)) is not None:
-                raise RequestFailed(failure)
-            meta = _meta_info(generation, row, service.clock())
-            await exchange.send_json({"text": "".join(texts), "output_ids": output_ids, "meta_info": meta})
-            generation.stamp_written(service.clock(), last=True)
-            return
+    (made,) = await collect(generation, _failure)
+    meta = _meta_info(generation, made.finish, service.clock())
+    await exchange.send_json({"text": made.text, "output_ids": made.token_ids, "meta_info": meta})
+    generation.stamp_written(service.clock(), last=True)
 
 
-async def _stream(exchange: Exchange, service: Service, generation: Generation) -> None:
-    stream = EventStream(
-        exchange,
-        keep_alive_s=service.config.sse_keep_alive_s,
-        write_timeout_s=service.config.write_timeout_s,
-        on_idle=generation.ring,
-    )
-    try:
-        await stream.open(b"")
-        while True:
-            rows = await generation.receive()
-            if not rows:
-                await stream.keep_alive()
-            for _, row in rows:
-                failure = None if row.finish is None else _failure(row.finish)
-                if failure is None or row.text or row.token_ids:
-                    await stream.write(event(_delta(generation, row, service.clock(), failed=failure is not None)))
-                    generation.stamp_written(service.clock())
-                if failure is not None:
-                    await stream.fail(failure)
-                    return
-                if row.finish is not None:
-                    await stream.close(b"")
-                    generation.stamp_written(service.clock(), last=True)
-                    return
-    except RequestFailed as error:
-        await stream.fail(error.failure)
-    except Exception:
-        log.exception("streaming the answer to %s failed", generation.rid)
-        await stream.fail(INTERNAL)
-    finally:
-        stream.stop()
+class _DeltaStream:
+    """The `StreamForm` of /generate: an event for each row, text or not."""
 
+    def __init__(self, generation: Generation, clock: Callable[[], float]) -> None:
+        self._generation = generation
+        self._clock = clock
 
-def _delta(generation: Generation, row: TextRow, now: float, *, failed: bool) -> bytes:
-    meta = _meta_info(generation, row, now, finished=not failed)
-    return msgspec.json.encode({"text": row.text, "output_ids": row.token_ids, "meta_info": meta})
+    def opening(self) -> bytes:
+        """Nothing."""
+        return b""
+
+    def row(self, index: int, row: TextRow) -> bytes:
+        """The row's text and ids; one that only says that the request failed has none."""
+        failed = row.finish is not None and _failure(row.finish) is not None
+        if failed and not row.text and not row.token_ids:
+            return b""
+        meta = _meta_info(self._generation, None if failed else row.finish, self._clock())
+        return event(msgspec.json.encode({"text": row.text, "output_ids": row.token_ids, "meta_info": meta}))
+
+    def failure(self, finish: FinishReason) -> Failure | None:
+        """See `_failure`."""
+        return _failure(finish)
+
+    def closing(self) -> bytes:
+        """Nothing."""
+        return b""
 
 
 def _failure(finish: FinishReason) -> Failure | None:
@@ -158,16 +136,18 @@ def _failure(finish: FinishReason) -> Failure | None:
     return failure_of_abort(finish) if isinstance(finish, Abort) and finish.cause != "aborted" else None
 
 
-def _meta_info(generation: Generation, row: TextRow, now: float, *, finished: bool = True) -> dict[str, Any]:
+def _meta_info(generation: Generation, finish: FinishReason | None, now: float) -> dict[str, Any]:
+    (state,) = generation.states
+    assert state.usage is not None  # it came with the row
     meta: dict[str, Any] = {
-        "id": row.rid,
-        "finish_reason": _finish_reason(row.finish) if row.finish is not None and finished else None,
-        "prompt_tokens": row.usage.prompt_tokens,
-        "completion_tokens": row.usage.completion_tokens,
-        "cached_tokens": row.usage.cached_tokens,
+        "id": state.rid,
+        "finish_reason": None if finish is None else _finish_reason(finish),
+        "prompt_tokens": state.usage.prompt_tokens,
+        "completion_tokens": state.usage.completion_tokens,
+        "cached_tokens": state.usage.cached_tokens,
     }
-    if row.finish is not None and finished:
-        meta["e2e_latency"] = now - generation.states[0].obj.timing.received
+    if finish is not None:
+        meta["e2e_latency"] = now - state.obj.timing.received
     return meta
 
 

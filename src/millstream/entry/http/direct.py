@@ -1,0 +1,30 @@
+"""DirectWriter: parts of a streamed answer, written to the connection itself. The short way for one event a token.
+
+Made by the HTTP protocol for each connection, used by the exchange between the head and the last part of a chunked answer.
+Those two go through ASGI, as does every part that cannot be written at once. So uvicorn's cycle stays true: it knows that the
+answer has begun and when it is complete, and nothing it keeps in between depends on a part. Its own `send` does the same
+write, after a dozen checks of what cannot change within an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.flow_control import FlowControl
+
+
+class DirectWriter:
+    """One connection's short way."""
+
+    __slots__ = ("_flow", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
+        self._transport = transport
+        self._flow = flow
+
+    def try_write(self, data: bytes) -> bool:
+        """Write one part, not empty. False, and nothing written: the client reads too slowly, or is gone."""
+        if self._flow.write_paused or self._transport.is_closing():
+            return False
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
