@@ -70,17 +70,17 @@ class DetokenizerManager:
             self.dropped_rows += 1
             return None
         finish = row.finish
+        timing = row.timing
         try:
             text = _visible_text(status, row)
         except Exception as error:  # a decoder's fault belongs to one request, never to the process
             log.exception("decoding a row of %s failed", row.rid)
             text, finish = "", finish or Abort("engine_error", f"its tokens could not be decoded: {error}")
-        timing = row.timing
         if finish is not None:
             del self._statuses[row.rid]
             if timing is not None:
                 timing.detokenized = self._clock()
-        return TextRow(rid=row.rid, text=text, token_ids=row.token_ids, usage=row.usage, finish=finish, timing=timing)
+        return TextRow(row.rid, text, row.token_ids, row.usage, finish, timing)
 
 
 def _visible_text(status: DecodeStatus, row: TokenRow) -> str:
@@ -89,13 +89,18 @@ def _visible_text(status: DecodeStatus, row: TokenRow) -> str:
     The rows of a request joined are its whole text: everything stable, less what the scheduler says may still become a stop
     string; at the end the rest, less what it says was matched.
     """
-    shown_ids = row.token_ids
-    if isinstance(row.finish, Stop) and isinstance(row.finish.matched, int) and not status.no_stop_trim:
-        shown_ids = shown_ids[:-1]
-    text = status.pending + status.decoder.push(shown_ids)
-    cut_by_stop_string = isinstance(row.finish, Stop) and isinstance(row.finish.matched, str)
-    if row.finish is not None and not cut_by_stop_string:
-        text += status.decoder.flush()
+    finish = row.finish
+    if finish is None:
+        text = status.decoder.push(row.token_ids)
+        if not row.held_back and not status.pending:
+            return text
+    else:
+        matched = finish.matched if isinstance(finish, Stop) else None
+        is_stop_token = isinstance(matched, int) and not status.no_stop_trim
+        text = status.decoder.push(row.token_ids[:-1] if is_stop_token else row.token_ids)
+        if not isinstance(matched, str):
+            text += status.decoder.flush()
+    text = status.pending + text
     visible = len(text) - row.held_back
     status.pending = text[visible:]
     return text[:visible]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 
 import zmq
@@ -33,6 +34,8 @@ def run(config: ChildConfig, control: ControlLink) -> None:
     poller = zmq.Poller()
     inbox.register(poller)
     poller.register(control.fileno(), zmq.POLLIN)
+    gc.collect()
+    gc.freeze()  # what is loaded stays: the collector need not walk it between two steps
     control.send(Ready(process="detokenizer"))
     try:
         _loop(manager, inbox, control, poller)

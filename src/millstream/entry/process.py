@@ -6,6 +6,7 @@ Run by `launch.child`. Everything but encoding and rendering of long prompts hap
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 from pathlib import Path
@@ -95,6 +96,8 @@ class _Process:
             await asyncio.wait((loading, stop, http), return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
                 self._service.text_loaded(loading.result())
+                gc.collect()
+                gc.freeze()  # what is loaded stays: the collector need not walk it between two rows
                 self._control.send(Ready(process="entry", url=url_of(self._socket)))
                 await asyncio.wait((stop, http), return_when=asyncio.FIRST_COMPLETED)
             if not stop.done():

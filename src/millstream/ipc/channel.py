@@ -65,16 +65,14 @@ class PullChannel:
     def receive(self) -> list[Any]:
         """Take everything that has arrived, without waiting."""
         messages: list[Any] = []
-        while True:
-            try:
-                frame = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return messages
+        while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # asking costs less than the exception of a vain `recv`
+            frame = self._socket.recv(zmq.NOBLOCK)
             try:
                 messages.append(self._decoder.decode(frame))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 self.bad_frames += 1
                 log.error("dropped a message that does not decode (%d bytes): %s", len(frame), error)
+        return messages
 
     def register(self, poller: zmq.Poller) -> None:
         """Let a synchronous loop wait on this channel among others."""

@@ -8,7 +8,7 @@ from millstream.messages.finish import FinishReason
 from millstream.messages.timing import Timing, Usage
 
 
-class TextRow(Struct, omit_defaults=True, gc=False):
+class TextRow(Struct, array_like=True, omit_defaults=True, gc=False):
     """New stable text of one request (often empty: a character may span tokens) and the facts of its `TokenRow`."""
 
     rid: str

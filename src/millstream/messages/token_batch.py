@@ -17,7 +17,7 @@ class DecodeOptions(Struct, frozen=True, omit_defaults=True, gc=False):
     no_stop_trim: bool = False
 
 
-class TokenRow(Struct, omit_defaults=True, gc=False):
+class TokenRow(Struct, array_like=True, omit_defaults=True, gc=False):
     """New tokens of one request.
 
     `held_back` counts characters at the end of all text made so far that must not be shown yet, because they may be the

@@ -90,6 +90,7 @@ class EntryServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # nothing here depends on who or what stands before us
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
             )
