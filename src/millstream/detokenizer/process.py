@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 
-import zmq
-
 from millstream.checkpoint.locate import resolve_model
 from millstream.config import ChildConfig
 from millstream.detokenizer.detokenizer_manager import DetokenizerManager
@@ -31,26 +29,24 @@ def run(config: ChildConfig, control: ControlLink) -> None:
     scripted = config.server.executor == "scripted"
     tokenizer = load_scripted_tokenizer() if scripted else load_tokenizer(resolve_model(config.server.model))
     manager = DetokenizerManager(tokenizer=tokenizer, to_entry=to_entry)
-    poller = zmq.Poller()
-    inbox.register(poller)
-    poller.register(control.fileno(), zmq.POLLIN)
+    inbox.watch(control.fileno())
     gc.collect()
     gc.freeze()  # what is loaded stays: the collector need not walk it between two steps
     control.send(Ready(process="detokenizer"))
     try:
-        _loop(manager, inbox, control, poller)
+        _loop(manager, inbox, control)
     finally:
         inbox.close()
         to_entry.close()
 
 
-def _loop(manager: DetokenizerManager, inbox: PullChannel, control: ControlLink, poller: zmq.Poller) -> None:
+def _loop(manager: DetokenizerManager, inbox: PullChannel, control: ControlLink) -> None:
     while True:
-        ready = dict(poller.poll())
-        for message in inbox.receive():
+        messages, is_alerted = inbox.receive(None)
+        for message in messages:
             try:
                 manager.handle(message)
             except Exception:
                 log.exception("a message from the scheduler could not be handled")
-        if control.fileno() in ready and any(isinstance(message, Shutdown) for message in control.receive()):
+        if is_alerted and any(isinstance(message, Shutdown) for message in control.receive()):
             return

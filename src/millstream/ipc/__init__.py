@@ -1,1 +1,1 @@
-"""How processes talk: typed msgpack over zmq `ipc://` sockets in a private directory, one direction each."""
+"""How processes talk: typed msgpack over Unix sockets in a private directory, one direction each."""

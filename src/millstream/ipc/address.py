@@ -13,5 +13,5 @@ def socket_path(socket_dir: Path, receiver: ProcessName) -> Path:
 
 
 def socket_address(socket_dir: Path, receiver: ProcessName) -> str:
-    """The zmq address of `receiver`'s inbox."""
-    return f"ipc://{socket_path(socket_dir, receiver)}"
+    """The address of `receiver`'s inbox."""
+    return str(socket_path(socket_dir, receiver))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 from typing import Any
 
 import msgspec
 
-_LENGTH = struct.Struct("!I")
+from millstream.ipc.frames import FrameReader, frame
+
 MAX_FRAME_BYTES = 1 << 20
 
 
@@ -28,7 +28,7 @@ class ControlLink:
         sock.setblocking(False)
         self._socket = sock
         self._decoder = msgspec.msgpack.Decoder(types)
-        self._buffer = bytearray()
+        self._reader = FrameReader(MAX_FRAME_BYTES)
 
     def fileno(self) -> int:
         """The descriptor to wait on for `receive`."""
@@ -36,10 +36,10 @@ class ControlLink:
 
     def send(self, message: Any) -> None:
         """Send one message; waits while the peer's buffer is full. A peer that is gone is noticed by `receive`."""
-        frame = msgspec.msgpack.encode(message)
+        data = frame(msgspec.msgpack.encode(message))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.setblocking(True)
-            self._socket.sendall(_LENGTH.pack(len(frame)) + frame)
+            self._socket.sendall(data)
         self._socket.setblocking(False)
 
     def receive(self) -> list[Any]:
@@ -49,6 +49,7 @@ class ControlLink:
             PeerGone: the peer closed its end and nothing complete is left.
         """
         closed = False
+        messages: list[Any] = []
         while True:
             try:
                 data = self._socket.recv(65536)
@@ -59,8 +60,11 @@ class ControlLink:
             if not data:
                 closed = True
                 break
-            self._buffer += data
-        messages = self._take_frames()
+            try:
+                frames = self._reader.feed(data)
+            except ValueError as error:
+                raise PeerGone from error
+            messages += map(self._decoder.decode, frames)
         if closed and not messages:
             raise PeerGone
         return messages
@@ -68,16 +72,3 @@ class ControlLink:
     def close(self) -> None:
         """Close this end; the peer sees it as ours being gone."""
         self._socket.close()
-
-    def _take_frames(self) -> list[Any]:
-        messages: list[Any] = []
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > MAX_FRAME_BYTES:
-                raise PeerGone  # not a frame of ours: nothing after it can be read
-            end = _LENGTH.size + length
-            if len(self._buffer) < end:
-                break
-            messages.append(self._decoder.decode(bytes(self._buffer[_LENGTH.size : end])))
-            del self._buffer[:end]
-        return messages

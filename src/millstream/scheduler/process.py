@@ -9,8 +9,6 @@ import gc
 import logging
 from pathlib import Path
 
-import zmq
-
 from millstream.checkpoint.locate import resolve_model
 from millstream.config import ChildConfig, ServerConfig
 from millstream.errors import StartupError
@@ -99,15 +97,12 @@ def _engine_info(server: ServerConfig, executor: Executor, tokenizer: Tokenizer)
 
 
 def _loop(scheduler: Scheduler, inbox: PullChannel, control: ControlLink) -> None:
-    poller = zmq.Poller()
-    inbox.register(poller)
-    poller.register(control.fileno(), zmq.POLLIN)
+    inbox.watch(control.fileno())
     while True:
-        if not scheduler.has_work:
-            poller.poll()
-        for message in inbox.receive():
+        messages, is_alerted = inbox.receive(0 if scheduler.has_work else None)
+        for message in messages:
             scheduler.handle(message)
-        if any(isinstance(message, Shutdown) for message in control.receive()):
+        if is_alerted and any(isinstance(message, Shutdown) for message in control.receive()):
             scheduler.close()
             return
         scheduler.step()
