@@ -31,6 +31,7 @@ class EventStream:
 
     def __init__(self, exchange: Exchange, *, keep_alive_s: float, write_timeout_s: float, on_idle: Callable[[], None]) -> None:
         self._exchange = exchange
+        self._direct = exchange.direct
         self._keep_alive_s = keep_alive_s
         self._write_timeout_s = write_timeout_s
         self._on_idle = on_idle
@@ -54,8 +55,8 @@ class EventStream:
         self._last_write = self._loop.time()
 
     def try_write(self, data: bytes) -> bool:
-        """Send events at once; False, and nothing sent, while the client has not taken what was sent before."""
-        if self._blocked_since is not None or not self._exchange.try_send_part(data):
+        """Send events at once; False, and nothing sent, while earlier ones wait to be taken, or without a way to."""
+        if self._blocked_since is not None or self._direct is None or not self._direct.try_write(data):
             return False
         self._last_write = self._loop.time()
         return True

@@ -43,7 +43,7 @@ class Exchange:
         self._headers: Sequence[Header] = scope["headers"]
         extensions = scope.get("extensions", {})
         self._transport: asyncio.Transport | None = extensions.get(TRANSPORT)
-        self._direct: DirectWriter | None = extensions.get(DIRECT)
+        self.direct: DirectWriter | None = extensions.get(DIRECT)  # for parts of a stream that has started
         self._receive = receive
         self._send = send
         self._max_body_bytes = max_body_bytes
@@ -134,10 +134,6 @@ class Exchange:
     async def send_part(self, data: bytes) -> None:
         """Send a part of a stream; waits while the client does not read."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    def try_send_part(self, data: bytes) -> bool:
-        """Send a part of a stream at once; False, and nothing sent, where that is impossible now or at all."""
-        return self._direct is not None and self._direct.try_write(data)
 
     async def end_stream(self, data: bytes, *, close: bool = False) -> None:
         """Send the last part of a stream; `close` also ends the connection."""

@@ -118,12 +118,11 @@ class _ChunkStream:
     def row(self, index: int, row: TextRow) -> bytes:
         """A chunk for the text, and one for the end."""
         usage = self._tally.usage() if self._continuous else None
-        text = finish = b""
-        if row.text or (self._ids and row.token_ids):
-            text = self._chunks.text(index, row.text, row.token_ids if self._ids else None, usage)
-        if row.finish is not None and not isinstance(row.finish, Abort):
-            finish = self._chunks.finish(index, row.finish, usage)
-        return text + finish
+        ids = row.token_ids if self._ids else None
+        chunk = self._chunks.text(index, row.text, ids, usage) if row.text or ids else b""
+        if row.finish is None or isinstance(row.finish, Abort):
+            return chunk
+        return chunk + self._chunks.finish(index, row.finish, usage)
 
     def failure(self, finish: FinishReason) -> Failure | None:
         """Every abort is a failure."""

@@ -68,6 +68,7 @@ class ChunkWriter:
         ]
         self._text_middle = shape.text_after + b',"logprobs":null,"finish_reason":null'
         self._text_tail = b'}],"usage":null}\n\n' if usage_null else b"}]}\n\n"
+        self._text_end = self._text_middle + self._text_tail
 
     def opening(self, choices: int, prompt_token_ids: Any = None) -> bytes:
         """The first chunk of each choice; the very first carries the prompt's ids where they were asked for."""
@@ -85,6 +86,8 @@ class ChunkWriter:
 
     def text(self, index: int, text: str, token_ids: list[int] | None = None, usage: Json | None = None) -> bytes:
         """A chunk with new text of one choice."""
+        if token_ids is None and usage is None:
+            return self._text_heads[index] + _encode(text) + self._text_end
         ids = b"" if token_ids is None else b',"token_ids":' + _encode(token_ids)
         tail = self._text_tail if usage is None else b'}],"usage":' + _encode(usage) + b"}\n\n"
         return b"".join((self._text_heads[index], _encode(text), self._text_middle, ids, tail))
