@@ -9,6 +9,7 @@ import asyncio
 import gc
 import logging
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from millstream.text.tokenizer import load_scripted_tokenizer, load_tokenizer
 log = logging.getLogger(__name__)
 
 ABORT_GRACE_S = 1.5  # what aborted requests get to end by themselves, after the drain
+SWITCH_INTERVAL_S = 0.001  # a worker thread in Python code, such as a template, may keep the event loop waiting this long
 SCRIPTED_NAMES: tuple[str, ...] = ("scripted",)
 
 
@@ -40,6 +42,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
         StartupError: the address cannot be bound, or tokenizer or template cannot be loaded.
         PeerGone: the supervisor is gone.
     """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     sock = bind(config.server.host, config.server.port)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Process(config, control, sock).serve())

@@ -65,7 +65,7 @@ def parse_prompts(prompt: str | list[Any]) -> tuple[list[str | list[int]], bool]
         return [prompt], False
     if not prompt:
         raise RequestError("prompt is an empty list.", param="prompt")
-    if all(type(item) is int for item in prompt):
+    if is_ids(prompt):
         return [prompt], False
     if all(isinstance(item, str) for item in prompt) or all(is_ids(item) for item in prompt):
         return list(prompt), True
@@ -74,4 +74,4 @@ def parse_prompts(prompt: str | list[Any]) -> tuple[list[str | list[int]], bool]
 
 def is_ids(value: Any) -> bool:
     """Whether `value` is a list of integers with at least one item."""
-    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+    return isinstance(value, list) and set(map(type, value)) == {int}

@@ -26,6 +26,8 @@ both_modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "str
 class SlowTokenizer:
     """Encodes when it is told to, in whatever thread it is called."""
 
+    vocab_size = 6
+
     def __init__(self) -> None:
         self.go = threading.Event()
 
