@@ -68,8 +68,8 @@ class PromptEncoder:
         self._workers.shutdown(wait=False, cancel_futures=True)
 
 
-def check_prompt(input_ids: list[int], engine: EngineInfo, param: str, *, known: bool = False) -> None:
-    """Check a prompt's ids. `known` ones come from our own tokenizer and are in the vocabulary.
+def check_prompt(input_ids: list[int], engine: EngineInfo, param: str, *, is_ours: bool = False) -> None:
+    """Check a prompt's ids. With `is_ours` they come from our own tokenizer and are in the vocabulary.
 
     Raises:
         RequestError: there are none, or one is outside the vocabulary.
@@ -83,7 +83,7 @@ def check_prompt(input_ids: list[int], engine: EngineInfo, param: str, *, known:
             f"the prompt has {len(input_ids)} tokens, which leaves no room for an answer.",
             param=param,
         )
-    if not known and (min(input_ids) < 0 or max(input_ids) >= engine.vocab_size):
+    if not is_ours and (min(input_ids) < 0 or max(input_ids) >= engine.vocab_size):
         verify_token_ids(param, input_ids, engine.vocab_size)  # slower: it finds the one to name
 
 

@@ -210,8 +210,8 @@ class TokenizerManager:
                 if key not in known:
                     known[key] = await self.prompts.encode(obj.text, add_special_tokens=obj.add_special_tokens, param=param)
                 state.input_ids = known[key]
-            known = obj.text is not None and self.tokenizer.vocab_size <= self.engine.vocab_size
-            check_prompt(state.input_ids, self.engine, param, known=known)
+            is_ours = obj.text is not None and self.tokenizer.vocab_size <= self.engine.vocab_size
+            check_prompt(state.input_ids, self.engine, param, is_ours=is_ours)
             obj.timing.tokenized = self._clock()
         for state in generation.states:
             if state.failure is not None:  # ended while it was being tokenised

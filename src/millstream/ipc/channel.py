@@ -80,7 +80,11 @@ class PushChannel:
 
     def _connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.connect(self._address)
+        try:
+            sock.connect(self._address)
+        except OSError:
+            sock.close()
+            raise
         sock.setblocking(False)
         return sock
 

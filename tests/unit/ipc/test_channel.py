@@ -86,3 +86,52 @@ def test_closing_the_inbox_removes_its_socket_file(tmp_path: Path, address: str)
     assert socket_path(tmp_path, "scheduler").exists()
     inbox.close()
     assert not socket_path(tmp_path, "scheduler").exists()
+
+
+def test_a_sender_is_never_blocked_by_a_receiver_that_does_not_read(address: str) -> None:
+    inbox, outbox = PullChannel(address, ToScheduler), PushChannel(address)
+    sent = [AbortReq(rid=f"{i}-" + "x" * 20_000) for i in range(200)]  # 4 MB: more than the kernel keeps
+    for message in sent:
+        outbox.send(message)
+    assert receive_some(inbox, len(sent)) == sent
+    outbox.send(StatsReq(id=1))  # the backlog is gone: the short way again
+    assert receive_some(inbox, 1) == [StatsReq(id=1)]
+    outbox.close()
+    inbox.close()
+
+
+def test_what_is_sent_to_nobody_is_lost_and_harms_nobody(address: str) -> None:
+    outbox = PushChannel(address)
+    outbox.send(StatsReq(id=1))
+    inbox = PullChannel(address, ToScheduler)
+    outbox.send(StatsReq(id=2))
+    assert receive_some(inbox, 1) == [StatsReq(id=2)]
+    inbox.close()
+    outbox.send(StatsReq(id=3))
+    outbox.close()
+
+
+def test_a_watched_descriptor_ends_the_wait(address: str) -> None:
+    inbox = PullChannel(address, ToScheduler)
+    ours, theirs = socket.socketpair()
+    inbox.watch(ours.fileno())
+    assert inbox.receive() == ([], False)
+    theirs.send(b"x")
+    assert inbox.receive(5) == ([], True)
+    inbox.close()
+    ours.close()
+    theirs.close()
+
+
+def test_a_stranger_that_sends_no_frames_is_cut_off(address: str) -> None:
+    inbox, outbox = PullChannel(address, ToScheduler), PushChannel(address)
+    stranger = socket.socket(socket.AF_UNIX)
+    stranger.connect(address)
+    stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    outbox.send(StatsReq(id=1))
+    assert receive_some(inbox, 1) == [StatsReq(id=1)]
+    inbox.receive(1)
+    assert stranger.recv(1) == b""
+    stranger.close()
+    outbox.close()
+    inbox.close()

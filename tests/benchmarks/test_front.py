@@ -1,0 +1,20 @@
+"""The front path's benchmark runs and its report parses: benchmarks that are not run rot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+RUN = Path(__file__).parent.parent.parent / "benchmarks" / "front" / "run.py"
+
+
+def test_the_front_benchmark_measures_every_process(tmp_path: Path) -> None:
+    out = tmp_path / "front.json"
+    command = [sys.executable, str(RUN), "--streams", "1", "--tokens", "20", "--out", str(out)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    (run,) = json.loads(out.read_text())["runs"]
+    assert {"millstream::entry", "millstream::scheduler", "millstream::detokenizer"} < set(run["cpu_us_per_token"])
+    assert run["requests"] == 1
+    assert run["send_floor_us"] > 0
