@@ -64,6 +64,7 @@ class Call:
         method: str = "POST",
         headers: dict[str, str] | None = None,
         parts: list[bytes] | None = None,
+        direct: Any = None,
     ) -> None:
         if parts is None:
             parts = [body if isinstance(body, bytes) else json.dumps(body).encode()]
@@ -81,7 +82,7 @@ class Call:
             "method": method,
             "path": path,
             "headers": [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()],
-            "extensions": {"millstream.transport": self},
+            "extensions": {"millstream.transport": self, "millstream.direct": direct},
         }
         self.task = asyncio.create_task(app(scope, self._incoming.get, self._send))
 

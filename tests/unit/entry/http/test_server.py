@@ -13,9 +13,10 @@ import pytest
 from millstream.config import ServerConfig
 from millstream.entry.http.server import MAX_HEADER_BYTES, EntryServer, bind, url_of
 from millstream.errors import StartupError
-from millstream.messages import AbortReq, TokenizedGenerateReqInput
+from millstream.messages import AbortReq, Stop, TokenizedGenerateReqInput
 from tests.support.asgi import run
 from tests.support.engine import Entry
+from tests.support.sse import joined_content, parse_events
 
 
 @asynccontextmanager
@@ -181,3 +182,64 @@ def test_a_taken_port_is_an_error_with_a_hint() -> None:
 def test_a_bound_socket_says_where_clients_find_it() -> None:
     with bind("0.0.0.0", 0) as sock:
         assert url_of(sock) == f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+
+async def read_stream(reader: asyncio.StreamReader) -> bytes:
+    """The body of one chunked answer, taken apart strictly."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"transfer-encoding: chunked" in head
+    body = b""
+    while (size := int(await reader.readline(), 16)) > 0:
+        part = await reader.readexactly(size + 2)
+        assert part.endswith(b"\r\n")
+        body += part[:-2]
+    assert await reader.readline() == b"\r\n"
+    return body
+
+
+def test_streams_leave_a_connection_that_serves_on() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        async with serving(entry) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for turn in range(3):
+                writer.write(post_bytes({"messages": [{"role": "user", "content": "x"}], "rid": f"r{turn}", "stream": True}))
+                await entry.engine.wait_sent(TokenizedGenerateReqInput, turn + 1)
+                for number in range(20):
+                    entry.engine.row(f"r{turn}", f"é{number}")
+                    await asyncio.sleep(0)
+                entry.engine.row(f"r{turn}", "", finish=Stop())
+                events = parse_events(await read_stream(reader))
+                assert joined_content(events) == "".join(f"é{number}" for number in range(20))
+                assert events[-1].data == "[DONE]"
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+
+    run(scenario())
+
+
+def test_a_client_that_pauses_gets_everything_in_order() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        async with serving(entry) as port:
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", port))
+            sock.sendall(post_bytes({"messages": [{"role": "user", "content": "x"}], "rid": "r", "stream": True}))
+            await entry.engine.wait_sent(TokenizedGenerateReqInput)
+            pieces = [f"{number}:" + "x" * 20_000 for number in range(400)]  # 8 MB: more than the kernel keeps
+            for piece in pieces:
+                entry.engine.row("r", piece)
+                await asyncio.sleep(0)
+            entry.engine.row("r", "", finish=Stop())
+            reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 24)
+            events = parse_events(await read_stream(reader))
+            assert joined_content(events) == "".join(pieces)
+            assert len(events) < 400  # what waited was joined
+            writer.close()
+
+    run(scenario())
