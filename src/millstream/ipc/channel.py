@@ -50,6 +50,7 @@ class PushChannel:
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()  # over the backlog
         self._backlog: deque[bytes] = deque()
+        self._is_lost = False  # said once, not with every message
 
     def send(self, message: Any) -> None:
         """Encode and send or queue one message. Never blocks."""
@@ -65,9 +66,13 @@ class PushChannel:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            log.error("nobody reads at %s: %s", self._address, error)
+            if not self._is_lost:
+                log.error("nobody reads at %s: %s", self._address, error)
+            self._is_lost = True
             self.close()
             return
+        else:
+            self._is_lost = False
         if sent < len(data):
             self._backlog.append(data[sent:])
             threading.Thread(target=self._send_backlog, args=(self._socket,), daemon=True).start()
