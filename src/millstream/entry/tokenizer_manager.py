@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from millstream.entry.ending import describe_end
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.state import Phase, ReqState
@@ -32,10 +33,9 @@ from millstream.messages import (
     TextRow,
     ToEntry,
     TokenizedGenerateReqInput,
-    Usage,
 )
 from millstream.messages.finish import AbortCause
-from millstream.observe.log import RequestEnd, log_request_end
+from millstream.observe.log import log_request_end
 from millstream.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -282,27 +282,4 @@ class TokenizerManager:
             self._log_end(state, generation)
 
     def _log_end(self, state: ReqState, generation: Generation) -> None:
-        usage = state.usage or Usage(prompt_tokens=len(state.input_ids), completion_tokens=0)
-        log_request_end(
-            RequestEnd(
-                rid=state.rid,
-                api=generation.origin.api,
-                model=generation.origin.model,
-                cause=_cause(state),
-                prompt_tokens=usage.prompt_tokens,
-                cached_tokens=usage.cached_tokens,
-                completion_tokens=usage.completion_tokens,
-                timing=state.obj.timing,
-                ended=self._clock(),
-                request_id=generation.origin.request_id,
-            )
-        )
-
-
-def _cause(state: ReqState) -> str:
-    """The request's one terminal event, in a word."""
-    if state.finish is not None:
-        return getattr(state.finish, "cause", type(state.finish).__name__.lower())
-    if state.failure is not None:
-        return state.failure.code or state.failure.type
-    return "refused"
+        log_request_end(describe_end(state, generation.origin, self._clock()))
