@@ -124,7 +124,11 @@ class ScriptedExecutor:
         ids = script.tokens(position, ignore_eos=row.sampling.ignore_eos)
         if row.banned_token_ids:
             banned = set(row.banned_token_ids)
-            ids = [script.filler(position + i) if token_id in banned else token_id for i, token_id in enumerate(ids)]
+            num_banned = row.sampling.min_new_tokens - position  # tokens of this step that may not stop; later ones may
+            ids = [
+                script.filler(position + i) if token_id in banned and i < num_banned else token_id
+                for i, token_id in enumerate(ids)
+            ]
         return ids
 
     def _break(self, fault: Fault, state: _RowState) -> None:

@@ -174,6 +174,7 @@ class Scheduler:
                 running=self._limits.max_running_requests,
                 pages=self._pool.available,
                 page_size=self._pool.page_size,
+                share_prefixes=self._pool.share_prefixes,
             )
             step = plan(running=list(self._running.values()), waiting=self._waiting, budgets=budgets, match=self._match)
             if step.retract is None:

@@ -144,11 +144,20 @@ def test_an_ignored_eos_is_followed_by_the_built_in_text() -> None:
 
 def test_a_banned_token_is_replaced_and_eos_comes_once_it_may() -> None:
     executor, _ = make()
-    row = make_row(scripted("A"), banned=(EOS, *encode("A")))
+    row = make_row(scripted("A"), banned=(EOS, *encode("A")), min_new_tokens=3)
     first = steps(executor, row, 3)
     assert not {EOS, *encode("A")} & {token_id for step in first for token_id in step}
     row.banned_token_ids = ()
     assert steps(executor, row, 1) == [[EOS]]
+
+
+def test_a_step_of_several_tokens_bans_only_those_before_min_new_tokens() -> None:
+    executor, _ = make()
+    (stop,) = encode("<|im_end|>")
+    row = make_row(scripted(["a", "<|im_end|>", "b"]), banned=(stop,), min_new_tokens=1)
+    assert steps(executor, row, 1) == [[*encode("a"), stop, *encode("b")]]
+    row = make_row(scripted(["a", "<|im_end|>", "b"]), rid="s", banned=(stop,), min_new_tokens=2)
+    assert stop not in steps(executor, row, 1)[0]
 
 
 def test_the_last_script_of_a_prompt_counts_and_none_means_the_built_in_text() -> None:

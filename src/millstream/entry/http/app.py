@@ -79,8 +79,8 @@ class App:
         return handler
 
     async def _fail(self, exchange: Exchange, failure: Failure, headers: list[Header]) -> None:
-        log.info(
-            "refused %s %s status=%d type=%s code=%s param=%s",
+        log.info(  # quoted and cut: clients choose these words, line breaks and all
+            "refused %s %.200r status=%d type=%s code=%s param=%.200r",
             exchange.method,
             exchange.path,
             failure.status,

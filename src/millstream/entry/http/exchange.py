@@ -53,16 +53,21 @@ class Exchange:
         """Read the body as one JSON object.
 
         Raises:
-            RequestFailed: too large (413) or not declared as JSON (415).
-            RequestError: not JSON, or not an object.
+            RequestFailed: too large (413) or declared as something other than JSON (415).
+            RequestError: not declared, not JSON, or not an object.
             ClientGone: the client left before the body was complete.
         """
         self._check_content_type()
         return decode_object(await self._read_body())
 
     def _check_content_type(self) -> None:
+        # a web page may post other types, and bodies without one, to a server on its reader's machine without asking first
         content_type = self.header(b"content-type")
-        if content_type is not None and content_type.split(b";")[0].strip().lower() != b"application/json":
+        if content_type is None:
+            raise RequestError(
+                "The Content-Type header is missing; it must be `application/json`.", code="missing_content_type"
+            )
+        if content_type.split(b";")[0].strip().lower() != b"application/json":
             raise RequestFailed(unsupported_media_type(content_type.decode("latin-1")))
 
     async def _read_body(self) -> bytes:
