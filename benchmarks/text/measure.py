@@ -1,6 +1,6 @@
 """Figures of the text path alone, no process and no socket: `python benchmarks/text/measure.py`, a minute on one core.
 
-What it prints is the table of README.md beside it. Each figure is the best of several rounds: on a shared machine the best is the
+It prints the tables of README.md beside it. Each figure is the best of several rounds: on a shared machine the best is the
 nearest to what the code costs.
 """
 
@@ -10,8 +10,11 @@ import time
 from collections.abc import Callable
 
 from millstream.checkpoint.locate import resolve_model
+from millstream.detokenizer.witness import Witness
+from millstream.messages import TokenRow, Usage
 from millstream.text.incremental import IncrementalDecoder
 from millstream.text.regex import compile_patterns
+from millstream.text.rolling import TextDigest
 from millstream.text.stop import StopMatcher
 from millstream.text.stop_regex import RegexMatcher
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer, load_tokenizer, scripted_text
@@ -71,6 +74,28 @@ def match(make: Callable[[], StopMatcher | RegexMatcher], text: str) -> float:
     return best(run) / len(text) * 1e6
 
 
+def prove(tokenizer: Tokenizer) -> None:
+    """What the live proof of exactness costs: the witness in the detokenizer, the digest in the entry, a one-shot decode."""
+    ids = (tokenizer.encode(ENGLISH + scripted_text(), add_special_tokens=False) * 4)[:4000]
+    rows = [TokenRow("r", [token_id], Usage(1, 1)) for token_id in ids]
+    texts = [tokenizer.decode([token_id]) for token_id in ids]
+
+    def witness() -> None:
+        one = Witness(tokenizer.incremental(), no_stop_trim=False)
+        for row in rows:
+            one.add(row)
+
+    def digest() -> None:
+        one = TextDigest()
+        for text in texts:
+            one.add(text)
+
+    print("proof, us a token (a row of one)")
+    print(f"  detokenizer: witness             {best(witness) / len(ids) * 1e6:12.3f}")
+    print(f"  entry: digest                    {best(digest) / len(ids) * 1e6:12.3f}")
+    print(f"  one-shot decode of 1,000 ids, all{best(lambda: tokenizer.decode(ids[:1000])) * 1e6:12.1f}")
+
+
 def main() -> None:
     """Print all tables."""
     multilingual = scripted_text()
@@ -82,6 +107,7 @@ def main() -> None:
             print(f"  {name}, {label:<16}" + "".join(f"{figure:12.3f}" for figure in figures))
     stray = [next(i for i in range(embedded.vocab_size) if embedded.decode([i]) == "\ufffd")] * 100_000
     print(f"  100,000 stray bytes in one stream{best(lambda: push_all(embedded, stray)) / len(stray) * 1e6:9.3f}")
+    prove(embedded)
     print("stops, us a character")
     strings = tuple(f"stop {number} here" for number in range(32))
     regexes = tuple(rf"stop {number}\s+\w*!" for number in range(32))

@@ -17,7 +17,10 @@ from millstream.errors import RequestError
 from millstream.messages.sampling import MAX_STOP_REGEX_BYTES, MAX_STOP_REGEXES
 from millstream.text.regex_syntax import PARAM, Choice, End, Node, One, Repeat, Sequence, Start, parse
 
-MAX_POSITIONS = 1000  # of a pattern, counted repetitions written out: bounds what a character can cost
+# characters of a pattern, and of all patterns of a request, with repetitions written out: they bound what a character of text
+# can cost
+MAX_POSITIONS = 1000
+MAX_POSITIONS_TOGETHER = 2000
 CACHE_SIZE = 1024  # entries of each cache of a pattern; a full one is emptied
 COMPILED = 128  # patterns kept for the next request that has them
 
@@ -34,6 +37,7 @@ class Pattern:
         self.accepting = accepting & ~anchors
         self.first = whole.first & useful
         self.first_at_start = at_start & useful
+        self.size = len(machine.follow)
         self._follow = [mask & useful for mask in machine.follow]
         self._singles = list(machine.singles.items())
         self._taking: dict[str, int] = {}
@@ -69,7 +73,7 @@ def compile_patterns(sources: tuple[str, ...]) -> tuple[Pattern, ...]:
     """Compile all stop regexes of a request.
 
     Raises:
-        RequestError: they are too many or too long, one is not valid, outside the subset, or matches the empty text.
+        RequestError: they are too many, too long or too large, one is not valid, outside the subset, or matches the empty text.
     """
     if len(sources) > MAX_STOP_REGEXES:
         raise RequestError(f"stop_regex has {len(sources)} patterns; at most {MAX_STOP_REGEXES} are allowed.", param=PARAM)
@@ -78,7 +82,14 @@ def compile_patterns(sources: tuple[str, ...]) -> tuple[Pattern, ...]:
             raise RequestError(
                 f"a pattern of stop_regex has {size} bytes; at most {MAX_STOP_REGEX_BYTES} are allowed.", param=PARAM
             )
-    return tuple(_compile(source) for source in dict.fromkeys(sources))
+    patterns = tuple(_compile(source) for source in dict.fromkeys(sources))
+    if (total := sum(pattern.size for pattern in patterns)) > MAX_POSITIONS_TOGETHER:
+        raise RequestError(
+            f"the patterns of stop_regex have {total} characters, repetitions written out; "
+            f"at most {MAX_POSITIONS_TOGETHER} are allowed.",
+            param=PARAM,
+        )
+    return patterns
 
 
 @functools.lru_cache(maxsize=COMPILED)

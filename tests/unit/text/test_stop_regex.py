@@ -120,8 +120,10 @@ def test_what_cannot_be_a_stop_is_refused_and_says_why(pattern: str, word: str) 
 
 
 def test_the_limits_themselves_are_allowed() -> None:
-    assert len(compile_patterns(tuple(f"{number:03}" + "x" * 253 for number in range(32)))) == 32
-    compile_patterns(("a{" + str(MAX_POSITIONS) + "}",))
+    assert len(compile_patterns(tuple(f"{number:03}" + "x" * 59 for number in range(32)))) == 32
+    compile_patterns(("a{" + str(MAX_POSITIONS) + "}", "x" * 256))
+    with pytest.raises(RequestError, match="2001 characters"):
+        compile_patterns(("a{1000}", "b{1000}", "c"))
     with pytest.raises(RequestError, match="33 patterns"):
         compile_patterns(tuple(map(str, range(33))))
 

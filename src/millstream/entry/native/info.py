@@ -75,6 +75,7 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "steps": stats.steps,
             "retractions": stats.retractions,
             "late_rows_dropped": manager.late_rows_dropped,
+            "stream_mismatch_total": manager.stream_mismatches,
             "detokenizer_rows_dropped": stats.dropped_rows,
         }
     )
