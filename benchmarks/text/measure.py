@@ -6,12 +6,15 @@ nearest to what the code costs.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from millstream.checkpoint.locate import resolve_model
 from millstream.detokenizer.witness import Witness
 from millstream.messages import TokenRow, Usage
+from millstream.text.huggingface_tokenizer import read_huggingface_tokenizer
 from millstream.text.incremental import IncrementalDecoder
 from millstream.text.regex import compile_patterns
 from millstream.text.rolling import TextDigest
@@ -96,8 +99,23 @@ def prove(tokenizer: Tokenizer) -> None:
     print(f"  one-shot decode of 1,000 ids, all{best(lambda: tokenizer.decode(ids[:1000])) * 1e6:12.1f}")
 
 
+def encode(name: str, tokenizer: Tokenizer) -> None:
+    """Milliseconds of text to ids with `tokenizers` and with `fastokens`, and what the second costs at start."""
+    start = time.perf_counter()
+    tokenizer.load_fast_encoder()
+    loading = time.perf_counter() - start
+    text = (ENGLISH + scripted_text()) * 60
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    print(f"  {name}: {tokenizer.encoder_name} loaded and proven in {loading:.2f} s")
+    for size in (200, 8_000, 100_000):
+        part = tokenizer.decode(ids[:size])
+        slow = best(lambda part=part: tokenizer._library_encode(part, False), 3) * 1e3
+        fast = best(lambda part=part: tokenizer.encode(part, add_special_tokens=False), 3) * 1e3
+        print(f"    {size:>7} tokens: {slow:9.2f} ms, {fast:9.3f} ms, {slow / fast:5.0f} times")
+
+
 def main() -> None:
-    """Print all tables."""
+    """Print all tables. Arguments: directories of more tokenizers (with a tokenizer.json) to encode with."""
     multilingual = scripted_text()
     embedded = load_tokenizer(resolve_model("embedded"))
     print("ids to text, us a token        1 stream  64 streams  1024 streams")
@@ -123,6 +141,10 @@ def main() -> None:
     for pattern in ("(a+)+b", "(a|a)*b"):
         text = "a" * 50_000
         print(f"  {pattern} on 50,000 times a{match(lambda p=pattern: RegexMatcher(compile_patterns((p,))), text):15.3f}")
+    print("text to ids: tokenizers, fastokens")
+    encode("embedded", embedded)
+    for directory in map(Path, sys.argv[1:]):
+        encode(directory.name, Tokenizer(read_huggingface_tokenizer(directory)))
 
 
 if __name__ == "__main__":
