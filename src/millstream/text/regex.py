@@ -218,17 +218,12 @@ class _Machine:
 
     def _closed(self, reached: int, through: int) -> int:
         """`reached` and all positions before it, by steps onto positions of `through`."""
-        before: list[int] = [0] * len(self.follow)
-        for position, mask in enumerate(self.follow):
-            for follower in _bits(mask & through):
-                before[follower] |= 1 << position
-        new = reached & through
-        while new:
-            found = 0
-            for position in _bits(new):
-                found |= before[position]
-            new = found & ~reached & through
-            reached |= found
+        before = -1
+        while reached != before:  # few rounds: parts are built from the right, so all but loops lead to lower positions
+            before = reached
+            for position, mask in enumerate(self.follow):
+                if mask & reached & through:
+                    reached |= 1 << position
         return reached
 
 
