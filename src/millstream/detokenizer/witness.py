@@ -28,15 +28,15 @@ class Witness:
 
     def add(self, row: TokenRow) -> int | None:
         """Take the next row; returns the digest of all visible text with the final one."""
-        self._ids += row.token_ids
-        finish = row.finish
-        if finish is None and len(self._ids) < GROUP:
+        ids, finish = self._ids, row.finish
+        ids.extend(row.token_ids)
+        if finish is None and len(ids) < GROUP:
             return None
         matched = finish.matched if isinstance(finish, Stop) else None
         if isinstance(matched, int) and not self._no_stop_trim:
-            self._ids.pop()
-        text = self._undecided + self._decoder.push(self._ids)
-        self._ids.clear()
+            ids.pop()
+        text = self._undecided + self._decoder.push(ids)
+        ids.clear()
         if finish is not None and not isinstance(matched, str):
             text += self._decoder.flush()
         visible = len(text) - row.held_back

@@ -51,10 +51,11 @@ class FastEncoder:
     def encode(self, text: str, add_special_tokens: bool) -> list[int] | None:
         """The ids of `text`; None where the library gives up, which is not a fault of the text. Other threads run meanwhile."""
         try:
-            return list(self._encoder.encode(text, add_special_tokens=add_special_tokens).ids)
+            ids: list[int] = self._encoder.encode(text, add_special_tokens=add_special_tokens).ids
         except (ValueError, RuntimeError):
             log.warning("fastokens gave up on a text of %d characters; tokenizers takes it", len(text))
             return None
+        return ids
 
 
 def load_fast_encoder(description: str, reference: Encode, texts: Sequence[str]) -> FastEncoder | None:

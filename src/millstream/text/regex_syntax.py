@@ -154,7 +154,7 @@ class _Parser:
         self._at += len(match[0]) if match else 1
         if expression in ("^", r"\A"):
             return Start()
-        if expression in ("$", r"\Z"):
+        if expression in ("$", r"\Z", r"\z"):
             return End()
         if expression in (r"\b", r"\B"):
             self._refuse(f"the word boundary `{expression}`")
