@@ -113,10 +113,14 @@ class ReqState:
         if self._texts:
             row.text += "".join(self._texts)
             self._texts.clear()
+        self.note_handed_on(row)
+        return row
+
+    def note_handed_on(self, row: TextRow) -> None:
+        """Count `row` as given to the client's side: once for each row, in order. The last one proves all text."""
         self._digest.add(row.text)
         if row.digest is not None:
             self.mismatched = row.digest != self._digest.value
-        return row
 
     def adopt_timing(self, timing: Timing) -> None:
         """Take over the stamps of the other processes from the final row, and keep our own."""
