@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+import warnings
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +32,12 @@ def patterns_with(quantifiers: list[str], max_leaves: int) -> st.SearchStrategy[
 
 
 patterns = patterns_with(["*", "+", "?", "{2}", "{1,2}", "{,2}", "{2,}", "*?", "+?"], max_leaves=6)
+SYNTAX = [
+    *("a", "b", "A", "1", "2", ",", ".", "*", "+", "?", "{", "}", "{1,2}", "{,2}", "|", "^", "#", " ", "\\"),
+    *("[", "[^", "]", "-", r"\]", "(", ")", "(?:", "(?i:", "(?-i:", "(?i)", "(?s)", "(?#x)", "(?P<n>"),
+    *(r"\w", r"\d", r"\n", r"\x61", r"\061", r"\0"),
+]
+any_syntax = st.lists(st.sampled_from(SYNTAX), max_size=9).map("".join)
 pattern_sets = st.lists(patterns, min_size=1, max_size=3)
 
 
@@ -90,3 +98,23 @@ def test_no_more_is_held_back_than_may_still_match(text: str, source: str) -> No
     start = len(text) - matcher.held_back
     endings = ("".join(each) for size in range(1, 5) for each in itertools.product("a🙂\nb", repeat=size))
     assert any(references[0].fullmatch(text + ending, start) for ending in endings)
+
+
+@settings(deadline=None, max_examples=1000)
+@given(source=any_syntax, text=st.text("abAB12 \n-]{}#,\x00", max_size=7))
+def test_any_syntax_is_read_as_python_reads_it_or_refused(source: str, text: str) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            reference = re.compile(source)
+    except (re.error, OverflowError):
+        with pytest.raises(RequestError):
+            compile_patterns((source,))
+        return
+    try:
+        ours = compile_patterns((source,))
+    except RequestError as error:
+        assert "empty text" not in error.message or reference.fullmatch("") is not None
+        return
+    assert reference.fullmatch("") is None
+    assert RegexMatcher(ours).feed(text) == first_match(text, [reference], [True] * len(text))
