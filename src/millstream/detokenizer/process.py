@@ -29,7 +29,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
     to_entry = PushChannel(socket_address(config.socket_dir, "entry"))
     scripted = config.server.executor == "scripted"
     tokenizer = load_scripted_tokenizer() if scripted else load_tokenizer(resolve_model(config.server.model))
-    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=to_entry)
+    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=to_entry, max_states=config.server.max_detokenizer_states)
     poller = zmq.Poller()
     inbox.register(poller)
     poller.register(control.fileno(), zmq.POLLIN)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,10 @@ class _Process:
         try:
             await asyncio.wait((loading, stop, http), return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
-                self._service.text_loaded(loading.result())
+                text = loading.result()
+                self._service.text_loaded(text)
+                # no start waits for it; it is at work while the scheduler still loads the model
+                threading.Thread(target=text.tokenizer.load_fast_encoder, name="fast-encoder", daemon=True).start()
                 self._control.send(Ready(process="entry", url=url_of(self._socket)))
                 await asyncio.wait((stop, http), return_when=asyncio.FIRST_COMPLETED)
             if not stop.done():

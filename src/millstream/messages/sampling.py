@@ -11,6 +11,8 @@ from millstream.errors import RequestError
 
 MAX_STOP_STRINGS = 32
 MAX_STOP_LENGTH = 1024  # characters
+MAX_STOP_REGEXES = 32
+MAX_STOP_REGEX_BYTES = 256
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
 MAX_COUNT = 2**31 - 1  # of tokens: what any executor can count to
@@ -35,6 +37,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     logit_bias: dict[int, float] = {}
     seed: int | None = None  # None: the entry draws one before dispatch
     stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()  # checked where they are compiled: `text.regex.compile_patterns`
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False  # ignores EOS only; stop, stop_token_ids and limits still hold
     no_stop_trim: bool = False

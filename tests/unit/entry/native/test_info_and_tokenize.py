@@ -69,6 +69,7 @@ def test_server_info_asks_all_three_processes() -> None:
         assert info["processes"]["scheduler"] == {"pid": 1, "state": "READY"}
         assert info["configuration"]["page_size"] == 16
         assert info["late_rows_dropped"] == 0
+        assert (info["text_encoder"], info["stream_mismatch_total"]) == ("tokenizers", 0)
 
     run(scenario())
 
