@@ -109,7 +109,7 @@ class Exchange:
         """Answer with `body` as JSON; bytes are taken as JSON already."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         await self._start(status, [JSON, (b"content-length", b"%d" % len(data)), *headers])
-        await self._send({"type": "http.response.body", "body": data})
+        await self._write({"type": "http.response.body", "body": data})
 
     async def send_failure(self, failure: Failure, *, headers: Sequence[Header] = ()) -> None:
         """Answer with an error: status and envelope."""
@@ -128,11 +128,11 @@ class Exchange:
 
     async def send_part(self, data: bytes) -> None:
         """Send a part of a stream; waits while the client does not read."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._write({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end_stream(self, data: bytes, *, close: bool = False) -> None:
         """Send the last part of a stream; `close` also ends the connection."""
-        await self._send({"type": "http.response.body", "body": data})
+        await self._write({"type": "http.response.body", "body": data})
         if close and self._transport is not None:
             self._transport.close()
 
@@ -146,7 +146,17 @@ class Exchange:
         self.started = True
         if self.request_id is not None:
             headers.append((b"x-request-id", self.request_id.encode("ascii")))
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._write({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _write(self, message: Message) -> None:
+        """Hand a part of the answer to the connection.
+
+        Raises:
+            ClientGone: the connection is closed.
+        """
+        if self._transport is not None and self._transport.is_closing():
+            raise ClientGone
+        await self._send(message)
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
