@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.http.body import decode_body
 from millstream.entry.http.errors import Header, body_too_large, error_body, error_headers, unsupported_media_type
-from millstream.errors import RequestError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -58,7 +58,7 @@ class Exchange:
             ClientGone: the client left before the body was complete.
         """
         self._check_content_type()
-        return decode_object(await self._read_body())
+        return await decode_body(await self._read_body())
 
     def _check_content_type(self) -> None:
         content_type = self.header(b"content-type")
@@ -157,20 +157,3 @@ class Exchange:
         if self._transport is not None and self._transport.is_closing():
             raise ClientGone
         await self._send(message)
-
-
-def decode_object(body: bytes) -> dict[str, Any]:
-    """Decode one JSON object. NaN, Infinity, lone surrogates and endless nesting are not JSON to us.
-
-    Raises:
-        RequestError: it is none.
-    """
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
-    except RecursionError:
-        raise RequestError("The body is nested too deeply.", code="invalid_json") from None
-    if not isinstance(value, dict):
-        raise RequestError("The body must be a JSON object.", code="invalid_json")
-    return value
