@@ -27,7 +27,7 @@ async def chat_completions(exchange: Exchange, service: Service) -> None:
 async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequest, received: float) -> None:
     service.check_ready()
     model = service.resolve_model(request.model)
-    check_choices(request.n, prompts=1)
+    check_choices(request.n, prompts=1, places=service.places)
     rid = resolve_rid(request.rid)
     prompt = await render(
         service,
