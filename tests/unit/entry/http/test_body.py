@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.entry.http import body as body_module
-from millstream.entry.http.body import INLINE_BYTES, MAX_CONTAINERS, MAX_VALUES, check_weight, decode_body
+from millstream.entry.http.body import INLINE_BYTES, MAX_CONTAINERS, MAX_STRINGS, MAX_VALUES, check_weight, decode_body
 from millstream.errors import RequestError
 from tests.support.asgi import post, run
 from tests.support.engine import Entry
@@ -26,15 +26,21 @@ values = st.recursive(
 
 
 def count(value: Any, is_one: Callable[[Any], bool]) -> int:
+    """How many values and names, itself among them, are of a kind."""
     inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
     return is_one(value) + sum(count(each, is_one) for each in inner)
 
 
 @given(st.dictionaries(st.text(), values, max_size=5))
-def test_the_weight_is_exact_for_arrays_and_objects_and_never_too_high_for_values(value: dict[str, Any]) -> None:
+def test_the_weight_is_exact_for_strings_arrays_and_objects_and_never_too_high_for_values(value: dict[str, Any]) -> None:
     data = msgspec.json.encode(value)
     containers = count(value, lambda each: isinstance(each, list | dict))
-    with patch.multiple(body_module, MAX_CONTAINERS=containers, MAX_VALUES=count(value, lambda each: True)):
+    strings = count(value, lambda each: isinstance(each, str))
+    with patch.multiple(
+        body_module, MAX_STRINGS=strings, MAX_CONTAINERS=containers, MAX_VALUES=count(value, lambda each: True)
+    ):
+        check_weight(data)
+    with patch.object(body_module, "MAX_STRINGS", strings - 1), pytest.raises(RequestError):
         check_weight(data)
     with patch.object(body_module, "MAX_CONTAINERS", containers - 1), pytest.raises(RequestError):
         check_weight(data)
@@ -45,8 +51,8 @@ def test_the_weight_is_exact_for_arrays_and_objects_and_never_too_high_for_value
     [
         b'{"metadata":[' + b"[]," * MAX_CONTAINERS + b"[]]}",
         b'{"prompt":[' + b"7," * MAX_VALUES + b"7]}",
-        b'{"stop":[' + b'"",' * MAX_VALUES + b'""]}',
-        b"{" + b'"":0,' * MAX_VALUES + b'"":0}',
+        b'{"stop":[' + b'"",' * MAX_STRINGS + b'""]}',
+        b"{" + b'"":0,' * MAX_STRINGS + b'"":0}',
         b"[" * (INLINE_BYTES + 1),
     ],
     ids=["arrays", "numbers", "strings", "names", "depth"],
