@@ -63,7 +63,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.pipeline:
             if len(self.pipeline) > MAX_AHEAD or len(self.cycle.body) > MAX_AHEAD_BYTES:
                 self._stop_listening()
-            self.flow.resume_reading()  # uvicorn has paused it, and would not see the client leave
+            self._read_on()
 
     def on_message_begin(self) -> None:
         self._in_message = True
@@ -166,3 +166,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.pipeline.clear()
         if self._running is not None:
             self._running.keep_alive = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """uvicorn pauses reading where a request is sent ahead, and would not see the client leave."""
+        if not self.transport.is_closing():
+            self.flow.resume_reading()

@@ -44,7 +44,7 @@ async def _tokenize(exchange: Exchange, service: Service, request: TokenizeReque
         ]
     else:
         texts = request.prompt if isinstance(request.prompt, list) else [request.prompt or ""]
-    _check_texts(texts, manager.engine.context_length)
+    _check_texts(texts, manager.engine.context_length, param="prompt" if request.messages is None else "messages")
     ids = await manager.prompts.encode_all(texts, add_special_tokens=add_special_tokens)
     several = isinstance(request.prompt, list)
     await exchange.send_json(
@@ -56,13 +56,13 @@ async def _tokenize(exchange: Exchange, service: Service, request: TokenizeReque
     )
 
 
-def _check_texts(texts: list[str], context_length: int) -> None:
+def _check_texts(texts: list[str], context_length: int, *, param: str) -> None:
     """Text to be counted may be longer than the context, within reason."""
     if len(texts) > MAX_ITEMS:
-        raise RequestError(f"prompt has {len(texts)} items; at most {MAX_ITEMS} are allowed.", param="prompt")
+        raise RequestError(f"prompt has {len(texts)} items; at most {MAX_ITEMS} are allowed.", param=param)
     limit = max(MIN_TEXT_CHARS, context_length * CONTEXT_CHARS)
     if (size := sum(map(len, texts))) > limit:
-        raise RequestError(f"The text has {size} characters in all; at most {limit} are allowed.", param="prompt")
+        raise RequestError(f"The text has {size} characters in all; at most {limit} are allowed.", param=param)
 
 
 async def detokenize(exchange: Exchange, service: Service) -> None:

@@ -32,17 +32,19 @@ async def read_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]
     return int(lines[0].split()[1]), headers, json.loads(await reader.readexactly(int(headers["content-length"])))
 
 
-@pytest.mark.parametrize("ahead", [1, MAX_AHEAD + 5])
+@pytest.mark.parametrize(
+    "ahead", [chat("a"), chat("a") * (MAX_AHEAD + 5), chat("a") + b"no http\r\n\r\n"], ids=["one", "many", "broken"]
+)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_client_that_leaves_with_requests_sent_ahead_is_one_abort(
-    stream: bool, ahead: int, caplog: pytest.LogCaptureFixture
+    stream: bool, ahead: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
         entry = Entry()
         entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
         async with serving(entry) as port:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(chat("r", stream=stream) + b"".join(chat(f"r{i}") for i in range(ahead)))
+            writer.write(chat("r", stream=stream) + ahead)
             await entry.engine.wait_sent(TokenizedGenerateReqInput)
             writer.close()
             await entry.engine.wait_sent(AbortReq)
