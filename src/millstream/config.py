@@ -59,6 +59,8 @@ class ServerConfig:
     """Seconds without data after which a stream gets a comment line."""
     max_body_bytes: int = 32 * 1024 * 1024
     """Largest request body."""
+    read_timeout_s: float = 60.0
+    """Seconds without a byte after which a request that is not complete, or has not begun, ends its connection."""
     write_timeout_s: float = 60.0
     """Seconds a client may leave its connection unread before its request is aborted."""
     start_timeout_s: float = 300.0
@@ -100,6 +102,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_detokenizer_states", 1, 1 << 24),
     ("sse_keep_alive_s", 0.01, 3600),
     ("max_body_bytes", 1024, 1 << 34),
+    ("read_timeout_s", 0.1, 86400),
     ("write_timeout_s", 0.1, 86400),
     ("start_timeout_s", 1, 86400),
     ("drain_timeout_s", 0, 86400),

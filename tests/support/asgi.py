@@ -93,6 +93,9 @@ class Call:
     def close(self) -> None:
         self.closed = True
 
+    def is_closing(self) -> bool:
+        return self.closed
+
     def abort(self) -> None:
         self.closed = True
         self.disconnect()

@@ -12,6 +12,8 @@ from millstream.errors import EngineDeadError, EngineError, MillstreamError, Ove
 from millstream.messages import Abort, Rejection
 from millstream.messages.finish import AbortCause
 
+MAX_MESSAGE_CHARS = 1000  # messages and names quote what the client sent, which may be megabytes
+MAX_PARAM_CHARS = 200
 CLIENT_ABORTED_STATUS = 499  # asked for by a client: nothing failed, and a client library must not try again by itself
 
 
@@ -36,7 +38,12 @@ class RequestFailed(Exception):
 
 def failure_of_error(error: MillstreamError) -> Failure:
     """The failure that an exception of the project stands for."""
-    return Failure(error.status, error.message, error.type, error.param, error.code, error.retry_after_s)
+    message, param = error.message, error.param
+    if len(message) > MAX_MESSAGE_CHARS:
+        message = message[:MAX_MESSAGE_CHARS] + "..."
+    if param is not None and len(param) > MAX_PARAM_CHARS:
+        param = param[:MAX_PARAM_CHARS] + "..."
+    return Failure(error.status, message, error.type, param, error.code, error.retry_after_s)
 
 
 def failure_of_rejection(rejection: Rejection) -> Failure:

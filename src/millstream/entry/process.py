@@ -16,6 +16,7 @@ import uvloop
 
 from millstream.checkpoint.locate import resolve_model
 from millstream.config import ChildConfig, ServerConfig
+from millstream.entry.failure import failure_of_cause
 from millstream.entry.http.app import App
 from millstream.entry.http.server import EntryServer, bind, url_of
 from millstream.entry.service import LoadedText, Service
@@ -82,7 +83,7 @@ class _Process:
         self._inbox = PullChannel(socket_address(config.socket_dir, "entry"), ToEntry)
         self._to_scheduler = PushChannel(socket_address(config.socket_dir, "scheduler"))
         self._service = Service(config=config.server, to_scheduler=self._to_scheduler)
-        self._server = EntryServer(App(self._service))
+        self._server = EntryServer(App(self._service), self._config)
 
     async def serve(self) -> None:
         """The whole life of the process."""
@@ -147,4 +148,6 @@ class _Process:
             log.info("draining %d requests for up to %g s", manager.live_requests, shutdown.drain_s)
         if not await manager.wait_idle(shutdown.drain_s):
             log.warning("aborting %d requests that did not end in time", len(manager.abort_all("drain")))
-            await manager.wait_idle(ABORT_GRACE_S)
+            if not await manager.wait_idle(ABORT_GRACE_S):
+                log.warning("ending %d requests that the engine did not end", manager.live_requests)
+                manager.fail_all(failure_of_cause("drain"), tell_scheduler=False)

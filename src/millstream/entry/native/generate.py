@@ -11,7 +11,7 @@ from millstream.entry.failure import Failure, RequestFailed, failure_of_abort
 from millstream.entry.fields import FieldRules
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.errors import INTERNAL
-from millstream.entry.http.exchange import Exchange
+from millstream.entry.http.exchange import ClientGone, Exchange
 from millstream.entry.native.protocol import (
     ABORT,
     DEFAULT_MAX_NEW_TOKENS,
@@ -141,6 +141,8 @@ async def _stream(exchange: Exchange, service: Service, generation: Generation) 
                     return
     except RequestFailed as error:
         await stream.fail(error.failure)
+    except ClientGone:
+        raise
     except Exception:
         log.exception("streaming the answer to %s failed", generation.rid)
         await stream.fail(INTERNAL)

@@ -13,7 +13,7 @@ from typing import Any
 from millstream.entry.failure import Failure, RequestFailed, failure_of_abort
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.errors import INTERNAL
-from millstream.entry.http.exchange import Exchange
+from millstream.entry.http.exchange import ClientGone, Exchange
 from millstream.entry.openai.chunks import ChunkWriter, Shape, finish_members
 from millstream.entry.openai.protocol import GenerationFields, StreamOptions
 from millstream.entry.openai.tally import Tally
@@ -136,6 +136,8 @@ class _Streamer:
             self._generation.stamp_written(self._clock(), last=True)
         except RequestFailed as error:
             await self._stream.fail(error.failure)
+        except ClientGone:
+            raise
         except Exception:
             log.exception("streaming the answer to %s failed", self._call.rid)
             await self._stream.fail(INTERNAL)
