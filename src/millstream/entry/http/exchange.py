@@ -16,6 +16,7 @@ import msgspec
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.http.body import decode_body
 from millstream.entry.http.errors import Header, body_too_large, error_body, error_headers, unsupported_media_type
+from millstream.errors import RequestError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
