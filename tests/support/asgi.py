@@ -62,13 +62,13 @@ class Call:
         body: Any = None,
         *,
         method: str = "POST",
-        headers: dict[str, str] | None = None,
+        headers: dict[str, str | None] | None = None,
         parts: list[bytes] | None = None,
         direct: Any = None,
     ) -> None:
         if parts is None:
             parts = [body if isinstance(body, bytes) else json.dumps(body).encode()]
-        headers = {"content-type": "application/json"} if headers is None else headers
+        given: dict[str, str | None] = {"content-type": "application/json"} | (headers or {})  # None leaves a header out
         self._incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         for index, part in enumerate(parts):
             self._incoming.put_nowait({"type": "http.request", "body": part, "more_body": index < len(parts) - 1})
@@ -81,7 +81,7 @@ class Call:
             "type": "http",
             "method": method,
             "path": path,
-            "headers": [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()],
+            "headers": [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in given.items() if v is not None],
             "extensions": {"millstream.transport": self, "millstream.direct": direct},
         }
         self.task = asyncio.create_task(app(scope, self._incoming.get, self._send))
@@ -93,6 +93,9 @@ class Call:
 
     def close(self) -> None:
         self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
 
     def abort(self) -> None:
         self.closed = True

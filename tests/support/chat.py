@@ -74,3 +74,4 @@ def assert_serves(url: str) -> None:
     assert (result.status, result.content) == (200, "fine")
     info = httpx.get(f"{url}/server_info", timeout=30).json()
     assert info["live_requests"] == 0, info
+    assert info["stream_mismatch_total"] == 0, info

@@ -38,14 +38,14 @@ TOKENIZER = load_scripted_tokenizer()
 PROCESSES = ("entry", "scheduler", "detokenizer")
 
 
-def engine_info(context_length: int = CONTEXT_LENGTH) -> EngineInfo:
+def engine_info(context_length: int = CONTEXT_LENGTH, max_running_requests: int = 8) -> EngineInfo:
     return EngineInfo(
         vocab_size=TOKENIZER.vocab_size,
         context_length=context_length,
         eos_token_ids=sorted(TOKENIZER.eos_token_ids),
         num_pages=64,
         page_size=16,
-        max_running_requests=8,
+        max_running_requests=max_running_requests,
         executor="fake",
     )
 
@@ -138,6 +138,7 @@ class Entry:
         *,
         ready: bool = True,
         context_length: int = CONTEXT_LENGTH,
+        max_running_requests: int = 8,
         tokenizer: Any = TOKENIZER,
     ) -> None:
         self.engine = FakeEngine()
@@ -146,7 +147,7 @@ class Entry:
         if ready:
             template = ChatTemplate(str(TOKENIZER.chat_template), TOKENIZER.special_tokens)
             self.service.text_loaded(LoadedText(tokenizer=tokenizer, template=template, names=NAMES))
-            self.service.update(state(engine_info(context_length)))
+            self.service.update(state(engine_info(context_length, max_running_requests)))
             self.engine.handle = self.manager.handle
 
     @property

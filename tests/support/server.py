@@ -89,8 +89,11 @@ class Server:
 def running_server(*arguments: str, directory: Path | None = None) -> Iterator[str]:
     """A ready server's URL; it must stop cleanly afterwards."""
     with Server(*arguments, directory=directory) as server:
-        yield server.wait_ready()
+        url = server.wait_ready()
+        yield url
+        mismatches = server_info(url)["stream_mismatch_total"] if server.process.poll() is None else 0
         assert server.stop() == 0, server.log()
+        assert mismatches == 0, server.log()
 
 
 def server_info(url: str) -> dict[str, Any]:

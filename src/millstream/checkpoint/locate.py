@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from millstream.checkpoint.gguf import GGUFFile
 from millstream.config import EMBEDDED_MODEL
 from millstream.errors import StartupError
 
@@ -44,7 +43,7 @@ def resolve_model(model: str) -> ModelSource:
     if path.is_dir():
         return _directory(path)
     if path.is_file():
-        return ModelSource("gguf", path, (_gguf_name(path),))
+        return ModelSource("gguf", path, (path.stem,))  # what the file says of itself may have spaces, or be another's
     raise StartupError(
         f"there is no model at `{model}`.",
         hint=f"pass a .gguf file, a directory with config.json and *.safetensors, or `{EMBEDDED_MODEL}`",
@@ -74,8 +73,3 @@ def _directory(path: Path) -> ModelSource:
     if not any(path.glob("*.safetensors")) and not (path / "model.safetensors.index.json").is_file():
         raise StartupError(f"`{path}` has no *.safetensors; other weight formats are not read.")
     return ModelSource("huggingface", path, (path.resolve().name,))
-
-
-def _gguf_name(path: Path) -> str:
-    name = GGUFFile(path).metadata.get("general.name")
-    return name if isinstance(name, str) and name.strip() else path.stem

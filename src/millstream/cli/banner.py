@@ -13,12 +13,12 @@ Millstream is ready: {url}
   model {model} ({engine.executor}), {engine.context_length} tokens of context, KV for {kv_tokens} tokens
 
   curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Say hello"}}]}}'
+    -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Say hello"}}], "temperature": 0}}'
 
   from openai import OpenAI
   client = OpenAI(base_url="{url}/v1", api_key="none")
   for chunk in client.chat.completions.create(
-      model="{model}", messages=[{{"role": "user", "content": "Say hello"}}], stream=True
+      model="{model}", messages=[{{"role": "user", "content": "Say hello"}}], temperature=0, stream=True
   ):
       print(chunk.choices[0].delta.content or "", end="")
 

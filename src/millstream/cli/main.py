@@ -12,7 +12,7 @@ from cyclopts.config import Env
 from millstream import __version__
 from millstream.checkpoint.locate import resolve_model
 from millstream.cli.banner import ready_banner
-from millstream.config import ServerConfig
+from millstream.config import EMBEDDED_MODEL, ServerConfig
 from millstream.errors import StartupError
 from millstream.launch.supervisor import Supervisor
 from millstream.messages import EngineInfo
@@ -31,7 +31,7 @@ def serve(
     path: Annotated[str | None, Parameter(show_env_var=False)] = None,
     /,
     *,
-    config: Annotated[ServerConfig | None, Parameter(name="*")] = None,
+    config: Annotated[ServerConfig | None, Parameter(name="*", consume_multiple=True, negative="")] = None,
 ) -> int:
     """Serve a model over HTTP until Ctrl-C or SIGTERM.
 
@@ -61,6 +61,11 @@ def serve(
 def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:
     """The configuration with everything that can be known before a process starts: a wrong model path fails here, at once."""
     if path is not None:
+        if config.model not in (EMBEDDED_MODEL, path):
+            raise StartupError(
+                f"two models are named: `{path}` and `{config.model}`",
+                hint="name one: as an argument, by --model, or in MILLSTREAM_MODEL",
+            )
         config = dataclasses.replace(config, model=path)
     config.check()
     if config.served_model_name:

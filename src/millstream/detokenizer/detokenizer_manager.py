@@ -11,7 +11,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from millstream.config import ServerConfig
 from millstream.detokenizer.state import DecodeStatus
+from millstream.detokenizer.witness import Witness
+from millstream.errors import OverloadError
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     Abort,
@@ -29,10 +32,18 @@ log = logging.getLogger(__name__)
 
 
 class DetokenizerManager:
-    """Turns token rows into text rows, one decoder a live request."""
+    """Turns token rows into text rows, one decoder a live request, at most `max_states` of them."""
 
-    def __init__(self, *, tokenizer: Tokenizer, to_entry: Sender, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        tokenizer: Tokenizer,
+        to_entry: Sender,
+        max_states: int = ServerConfig.max_detokenizer_states,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._max_states = max_states
         self._to_entry = to_entry
         self._clock = clock
         self._statuses: dict[str, DecodeStatus] = {}
@@ -49,20 +60,35 @@ class DetokenizerManager:
             )
             self._to_entry.send(reply)
             return
-        for options in message.opened:
-            self._open(options)
+        refused = [options.rid for options in message.opened if not self._open(options)]
         rows = [row for row in map(self._row, message.rows) if row is not None]
+        if refused:
+            rows += self._refusals(refused, message.rows)
         if rows:
             self._to_entry.send(BatchStrOutput(rows))
 
-    def _open(self, options: DecodeOptions) -> None:
+    def _open(self, options: DecodeOptions) -> bool:
+        """Make the state of a new request; False where the table is full."""
+        if len(self._statuses) >= self._max_states:
+            return False
+        how = {
+            "skip_special_tokens": options.skip_special_tokens,
+            "spaces_between_special_tokens": options.spaces_between_special_tokens,
+        }
         self._statuses[options.rid] = DecodeStatus(
-            decoder=self._tokenizer.incremental(
-                skip_special_tokens=options.skip_special_tokens,
-                spaces_between_special_tokens=options.spaces_between_special_tokens,
-            ),
+            decoder=self._tokenizer.incremental(**how),
             no_stop_trim=options.no_stop_trim,
+            witness=Witness(self._tokenizer.incremental(**how), no_stop_trim=options.no_stop_trim),
         )
+        return True
+
+    def _refusals(self, rids: list[str], rows: list[TokenRow]) -> list[TextRow]:
+        """A final row for each request that found the table full. What the scheduler still makes of it is dropped."""
+        log.warning("%d requests found the detokenizer's table full: it has %d states", len(rids), len(self._statuses))
+        message = f"The detokenizer has no room for another request: max_detokenizer_states is {self._max_states}."
+        usages = {row.rid: row.usage for row in rows}
+        finish = Abort("engine_error", message, OverloadError.status)
+        return [TextRow(rid=rid, text="", token_ids=[], usage=usages[rid], finish=finish) for rid in rids]
 
     def _row(self, row: TokenRow) -> TextRow | None:
         status = self._statuses.get(row.rid)
@@ -71,8 +97,10 @@ class DetokenizerManager:
             return None
         finish = row.finish
         timing = row.timing
+        digest = None
         try:
             text = _visible_text(status, row)
+            digest = status.witness.add(row)
         except Exception as error:  # a decoder's fault belongs to one request, never to the process
             log.exception("decoding a row of %s failed", row.rid)
             text, finish = "", finish or Abort("engine_error", f"its tokens could not be decoded: {error}")
@@ -80,7 +108,7 @@ class DetokenizerManager:
             del self._statuses[row.rid]
             if timing is not None:
                 timing.detokenized = self._clock()
-        return TextRow(row.rid, text, row.token_ids, row.usage, finish, timing)
+        return TextRow(row.rid, text, row.token_ids, row.usage, finish, timing, digest)
 
 
 def _visible_text(status: DecodeStatus, row: TokenRow) -> str:

@@ -28,7 +28,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
     to_entry = PushChannel(socket_address(config.socket_dir, "entry"))
     scripted = config.server.executor == "scripted"
     tokenizer = load_scripted_tokenizer() if scripted else load_tokenizer(resolve_model(config.server.model))
-    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=to_entry)
+    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=to_entry, max_states=config.server.max_detokenizer_states)
     inbox.watch(control.fileno())
     gc.collect()
     gc.freeze()  # what is loaded stays: the collector need not walk it between two steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millstream.detokenizer.witness import Witness
 from millstream.text.incremental import IncrementalDecoder
 
 
@@ -16,4 +17,5 @@ class DecodeStatus:
 
     decoder: IncrementalDecoder
     no_stop_trim: bool
+    witness: Witness
     pending: str = ""

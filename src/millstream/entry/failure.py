@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millstream.errors import EngineDeadError, EngineError, MillstreamError
+from millstream.errors import EngineDeadError, EngineError, MillstreamError, OverloadError
 from millstream.messages import Abort, Rejection
 from millstream.messages.finish import AbortCause
 
+MAX_MESSAGE_CHARS = 1000  # messages and names quote what the client sent, which may be megabytes
+MAX_PARAM_CHARS = 200
 CLIENT_ABORTED_STATUS = 499  # asked for by a client: nothing failed, and a client library must not try again by itself
 
 
@@ -39,7 +41,12 @@ class RequestFailed(Exception):
 
 def failure_of_error(error: MillstreamError) -> Failure:
     """The failure that an exception of the project stands for."""
-    return Failure(error.status, error.message, error.type, error.param, error.code, error.retry_after_s)
+    message, param = error.message, error.param
+    if len(message) > MAX_MESSAGE_CHARS:
+        message = message[:MAX_MESSAGE_CHARS] + "..."
+    if param is not None and len(param) > MAX_PARAM_CHARS:
+        param = param[:MAX_PARAM_CHARS] + "..."
+    return Failure(error.status, message, error.type, param, error.code, error.retry_after_s)
 
 
 def failure_of_rejection(rejection: Rejection) -> Failure:
@@ -52,7 +59,10 @@ def failure_of_rejection(rejection: Rejection) -> Failure:
 def failure_of_abort(abort: Abort) -> Failure:
     """The failure behind a final row that ends a request from outside or by a fault."""
     if abort.cause == "engine_error":
-        return Failure(max(abort.status, 500), abort.message, EngineError.type, code="engine_error")
+        retry_after_s = OverloadError.retry_after_s if abort.status == OverloadError.status else None
+        return Failure(
+            max(abort.status, 500), abort.message, EngineError.type, code="engine_error", retry_after_s=retry_after_s
+        )
     return failure_of_cause(abort.cause, abort.message)
 
 

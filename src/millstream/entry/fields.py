@@ -49,7 +49,8 @@ class FieldRules(Generic[T]):
             if name in self.honoured.__struct_fields__:
                 known[name] = value
             elif (rule := self.refused.get(name)) is None:
-                raise RequestError(f"Unrecognized request argument: `{name}`.", param=name, code="unknown_parameter")
+                shown = name[:100]  # a client's word, of any length
+                raise RequestError(f"Unrecognized request argument: `{shown}`.", param=shown, code="unknown_parameter")
             elif not any(value == neutral and type(value) is type(neutral) for neutral in rule.neutral):
                 raise RequestError(f"`{name}` is refused: {rule.why}.", param=name, code="unsupported_parameter")
         try:

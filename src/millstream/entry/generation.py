@@ -46,7 +46,10 @@ class Generation:
         if self.shortcut is None or state.phase is not Phase.RECEIVING or state.has_rows:
             return False
         state.usage = row.usage
-        return self.shortcut(state.index, row)
+        if not self.shortcut(state.index, row):
+            return False
+        state.note_handed_on(row)
+        return True
 
     def ring(self) -> None:
         """Wake the consumer: rows, a verdict, a failure, or time for a sign of life."""

@@ -10,6 +10,7 @@ import gc
 import logging
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import uvloop
 
 from millstream.checkpoint.locate import resolve_model
 from millstream.config import ChildConfig, ServerConfig
+from millstream.entry.failure import failure_of_cause
 from millstream.entry.http.app import App
 from millstream.entry.http.server import EntryServer, bind, url_of
 from millstream.entry.service import LoadedText, Service
@@ -85,7 +87,7 @@ class _Process:
         self._inbox = PullChannel(socket_address(config.socket_dir, "entry"), ToEntry)
         self._to_scheduler = PushChannel(socket_address(config.socket_dir, "scheduler"))
         self._service = Service(config=config.server, to_scheduler=self._to_scheduler)
-        self._server = EntryServer(App(self._service))
+        self._server = EntryServer(App(self._service), self._config)
 
     async def serve(self) -> None:
         """The whole life of the process."""
@@ -98,9 +100,12 @@ class _Process:
         try:
             await asyncio.wait((loading, stop, http), return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
-                self._service.text_loaded(loading.result())
+                text = loading.result()
+                self._service.text_loaded(text)
                 gc.collect()
                 gc.freeze()  # what is loaded stays: the collector need not walk it between two rows
+                # no start waits for it; it is at work while the scheduler still loads the model
+                threading.Thread(target=text.tokenizer.load_fast_encoder, name="fast-encoder", daemon=True).start()
                 self._control.send(Ready(process="entry", url=url_of(self._socket)))
                 await asyncio.wait((stop, http), return_when=asyncio.FIRST_COMPLETED)
             if not stop.done():
@@ -149,4 +154,6 @@ class _Process:
             log.info("draining %d requests for up to %g s", manager.live_requests, shutdown.drain_s)
         if not await manager.wait_idle(shutdown.drain_s):
             log.warning("aborting %d requests that did not end in time", len(manager.abort_all("drain")))
-            await manager.wait_idle(ABORT_GRACE_S)
+            if not await manager.wait_idle(ABORT_GRACE_S):
+                log.warning("ending %d requests that the engine did not end", manager.live_requests)
+                manager.fail_all(failure_of_cause("drain"), tell_scheduler=False)

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from millstream.errors import RequestError
 from millstream.messages import SamplingParams
+from millstream.text.regex import compile_patterns
 
 _SEEDS = 2**64
 
@@ -23,6 +24,7 @@ class SamplingFields(Struct, kw_only=True):
     logit_bias: dict[int, float] = {}
     seed: int | None = None
     stop: str | list[str] = []
+    stop_regex: str | list[str] = []
     stop_token_ids: list[int] = []
     ignore_eos: bool = False
     no_stop_trim: bool = False
@@ -33,13 +35,15 @@ class SamplingFields(Struct, kw_only=True):
         """The parameters of choice number `choice`: a given seed counts up, so that choices differ and can be repeated.
 
         Raises:
-            RequestError: the seed has more than 64 bits.
+            RequestError: the seed has more than 64 bits, or a stop regex cannot be used.
         """
         seed = self.seed
         if seed is not None:
             if not -(2**63) <= seed < _SEEDS:
                 raise RequestError(f"seed is {seed}; it must be an integer of 64 bits.", param="seed")
             seed = (seed + choice) % _SEEDS
+        stop_regex = (self.stop_regex,) if isinstance(self.stop_regex, str) else tuple(self.stop_regex)
+        compile_patterns(stop_regex)
         return SamplingParams(
             max_new_tokens=max_new_tokens,
             min_new_tokens=min_new_tokens,
@@ -53,6 +57,7 @@ class SamplingFields(Struct, kw_only=True):
             logit_bias=self.logit_bias,
             seed=seed,
             stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
+            stop_regex=stop_regex,
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
             no_stop_trim=self.no_stop_trim,

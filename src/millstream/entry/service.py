@@ -79,6 +79,15 @@ class Service:
         assert self._manager is not None  # it is there once all processes are ready
         return self._manager
 
+    @property
+    def places(self) -> int:
+        """Requests that may run and wait at a time: a call of more can never be admitted.
+
+        Raises:
+            EngineDeadError: not known yet.
+        """
+        return self.manager.engine.max_running_requests + self.config.max_queued_requests
+
     def check_ready(self) -> None:
         """Return if the server can take requests.
 

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from millstream.entry.failure import Failure
 from millstream.errors import InvariantError
 from millstream.messages import FinishReason, GenerateReqInput, TextRow, Timing, Usage
+from millstream.text.rolling import TextDigest
 
 
 class Phase(Enum):
@@ -33,6 +34,7 @@ class ReqState:
     """One live rid."""
 
     __slots__ = (
+        "_digest",
         "_row",
         "_texts",
         "abort_sent",
@@ -42,6 +44,7 @@ class ReqState:
         "has_verdict",
         "index",
         "input_ids",
+        "mismatched",
         "obj",
         "phase",
         "released",
@@ -60,6 +63,8 @@ class ReqState:
         self.usage: Usage | None = None
         self.finish: FinishReason | None = None
         self.failure: Failure | None = None
+        self.mismatched = False  # what was handed on is not what the ids say: a bug
+        self._digest = TextDigest()  # of what was handed on
         self._row: TextRow | None = None
         self._texts: list[str] = []
 
@@ -105,14 +110,24 @@ class ReqState:
         waiting = self._row
         waiting.token_ids.extend(row.token_ids)
         waiting.usage, waiting.finish, waiting.timing = row.usage, row.finish, row.timing
+        waiting.digest = row.digest
 
     def take(self) -> TextRow | None:
         """Everything that came since the last call, as one row; None where nothing did."""
         row, self._row = self._row, None
-        if row is not None and self._texts:
+        if row is None:
+            return None
+        if self._texts:
             row.text += "".join(self._texts)
             self._texts.clear()
+        self.note_handed_on(row)
         return row
+
+    def note_handed_on(self, row: TextRow) -> None:
+        """Count `row` as given to the client's side: once for each row, in order. The last one proves all text."""
+        self._digest.add(row.text)
+        if row.digest is not None:
+            self.mismatched = row.digest != self._digest.value
 
     def adopt_timing(self, timing: Timing) -> None:
         """Take over the stamps of the other processes from the final row, and keep our own."""

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed
 from millstream.entry.generation import Generation
-from millstream.entry.http.exchange import Exchange
+from millstream.entry.http.exchange import ClientGone, Exchange
 from millstream.entry.service import Service
 from millstream.entry.sse import EventStream
 from millstream.messages import FinishReason, TextRow
@@ -60,6 +60,8 @@ async def stream_answer(exchange: Exchange, service: Service, generation: Genera
         generation.stamp_written(service.clock(), last=True)
     except RequestFailed as error:
         await stream.fail(error.failure)
+    except ClientGone:
+        raise
     except Exception:
         log.exception("streaming the answer to %s failed", generation.rid)
         await stream.fail(INTERNAL)

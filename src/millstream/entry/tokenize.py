@@ -1,12 +1,14 @@
 """GenerateReqInput -> TokenizedGenerateReqInput: text becomes ids, limits are checked, nothing is left open.
 
-Called by the TokenizerManager. Long texts are encoded in worker threads, so the event loop goes on serving.
+Called by the TokenizerManager. Long texts are encoded in worker threads, so the event loop goes on serving; a job whose client
+has left stops at its next step.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -19,9 +21,12 @@ from millstream.messages.sampling import verify_token_ids
 from millstream.text.tokenizer import Tokenizer
 
 INLINE_CHARS = 2000  # below this, encoding is cheaper than going to a thread
+ITEM_CHARS = 100  # what one more item of a list costs, whatever its length
 WORKERS = 4
+LARGE_CHARS = 256 * 1024  # jobs above this share one worker, so that they cannot keep the others from working
+SLICE_CHARS = 64 * 1024
 # No tokenizer has a token of more characters than this that occurs in ordinary text. A prompt that would need longer ones
-# to fit the context is refused before minutes of encoding are spent on it.
+# to fit the context is refused before anything is spent on it.
 MAX_CHARS_PER_TOKEN = 256
 
 T = TypeVar("T")
@@ -34,21 +39,49 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._context_length = context_length
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tokenize")
+        self._large_worker = ThreadPoolExecutor(1, thread_name_prefix="tokenize-large")
 
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
         """Run `work`, in a thread where `size` characters are many."""
         if size <= INLINE_CHARS:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+        worker = self._large_worker if size > LARGE_CHARS else self._workers
+        return await asyncio.get_running_loop().run_in_executor(worker, work)
 
     async def encode(self, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
-        """Encode `text`.
+        """Encode a prompt. A large one that is far beyond the context is not encoded to its end.
 
         Raises:
-            ContextLengthExceeded: it is so long that no tokenizer could make it fit.
+            ContextLengthExceeded: it cannot fit.
         """
         self.check_size(len(text), param)
-        return await self.off_loop(len(text), lambda: self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+        gone = threading.Event()
+
+        def work() -> list[int]:
+            if len(text) > LARGE_CHARS:
+                self._check_large(text, param, gone)
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+        try:
+            return await self.off_loop(len(text), work)
+        finally:
+            gone.set()
+
+    async def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        """Encode texts that are no prompts and may be longer than the context; the caller has bounded them."""
+        gone = threading.Event()
+
+        def work() -> list[list[int]]:
+            encoded = []
+            for text in texts:
+                _check_wanted(gone)
+                encoded.append(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+            return encoded
+
+        try:
+            return await self.off_loop(sum(map(len, texts)) + ITEM_CHARS * (len(texts) - 1), work)
+        finally:
+            gone.set()
 
     def check_size(self, size: int, param: str) -> None:
         """Refuse a prompt of `size` characters that cannot fit the context.
@@ -63,9 +96,47 @@ class PromptEncoder:
                 param=param,
             )
 
+    def _check_large(self, text: str, param: str, gone: threading.Event) -> None:
+        """Refuse a text that is clearly beyond the context, at a cost that does not grow with it.
+
+        Ids of slices are counted and thrown away. A cut changes the count by a few ids and there are few cuts, so twice the
+        context is far on the safe side; what may fit is encoded as a whole, and only that counts.
+        """
+        count = 0
+        for part in slices(text):
+            _check_wanted(gone)
+            count += len(self._tokenizer.encode(part, add_special_tokens=False))
+            if count > 2 * self._context_length:
+                raise ContextLengthExceeded(
+                    f"This model's maximum context length is {self._context_length} tokens; the prompt has more.", param=param
+                )
+        _check_wanted(gone)
+
     def close(self) -> None:
         """Stop the workers; what they are doing is abandoned."""
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        for worker in (self._workers, self._large_worker):
+            worker.shutdown(wait=False, cancel_futures=True)
+
+
+class _Abandoned(Exception):
+    """Nobody waits for the result of this job any more."""
+
+
+def _check_wanted(gone: threading.Event) -> None:
+    if gone.is_set():
+        raise _Abandoned
+
+
+def slices(text: str) -> Iterator[str]:
+    """Cut `text` into parts of at most `SLICE_CHARS` characters, before a space or a line break where there is one."""
+    start = 0
+    while start < len(text):
+        end = start + SLICE_CHARS
+        if end < len(text):
+            cut = max(text.rfind(" ", start + 1, end), text.rfind("\n", start + 1, end))
+            end = cut if cut > 0 else end
+        yield text[start:end]
+        start = end
 
 
 def check_prompt(input_ids: list[int], engine: EngineInfo, param: str, *, is_ours: bool = False) -> None:

@@ -59,6 +59,7 @@ class TokenizerManager:
         self.tokenizer = tokenizer
         self.prompts = PromptEncoder(tokenizer, engine.context_length)
         self.late_rows_dropped = 0
+        self.stream_mismatches = 0  # requests whose text was not what their ids say; anything but 0 is a bug
         self._to_scheduler = to_scheduler
         self._clock = clock
         self._new_seed = new_seed
@@ -242,6 +243,8 @@ class TokenizerManager:
         state.accepted = True
         if row.timing is not None:
             state.adopt_timing(row.timing)
+        elif row.finish is not None:
+            self._send_abort(state, "engine_error")  # the detokenizer has ended it, and the scheduler does not know
         state.push(row)
         if state.phase is Phase.FINISHED:
             if not state.has_verdict:
@@ -282,4 +285,7 @@ class TokenizerManager:
             self._log_end(state, generation)
 
     def _log_end(self, state: ReqState, generation: Generation) -> None:
+        if state.mismatched:
+            self.stream_mismatches += 1
+            log.error("the text of request %s is not the text of its tokens: this is a bug, please report it", state.rid)
         log_request_end(describe_end(state, generation.origin, self._clock()))

@@ -46,11 +46,13 @@ class ForwardOutput:
 
     `token_ids[i]` holds the next tokens of row i: usually one where the row samples; several where an executor accepts more in
     a step; empty where it does not sample or has nothing yet (the scheduler runs the row again). `errors` maps a row index to
-    a message: that row's request fails, the others go on.
+    a message: that row's request fails, the others go on. `finished` holds the indices of rows that have nothing more to say
+    after these tokens, without a stop token; an executor must not say so before `min_new_tokens`, nor under `ignore_eos`.
     """
 
     token_ids: list[list[int]]
     errors: dict[int, str] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,11 @@
 What a row draws depends on its own logits, parameters, seed and number of output tokens so far, and on nothing else: not on
 the batch, not on earlier calls. A row that was retracted and computed again draws the same tokens.
 
+The draw is a race: every candidate gets a number of its own, exponentially distributed, and the smallest number over
+probability wins (the exponential form of the Gumbel-max trick; Efraimidis and Spirakis 2006). Another batch computes the same
+logits a hair differently. That decides a race only where two candidates arrive together, while it would shift every border
+of a cumulative distribution, and each of 49,152 tokens lies between two of those.
+
 Order: repetition penalty (over prompt and output), presence and frequency penalties (over output), logit_bias, banned ids;
 then greedy, or temperature, top_k, top_p, min_p. Each filter sees the renormalised rest of the one before. Penalties follow
 the OpenAI API reference, repetition penalty Keskar et al. 2019 (CTRL), min_p Nguyen et al. 2024.
@@ -55,13 +60,31 @@ def sample(logits: Floats, rows: Sequence[ForwardRow]) -> tuple[list[int], dict[
     return token_ids, errors
 
 
-def uniform(seed: int, index: int) -> float:
-    """Return the number in [0, 1) that belongs to a seed and an output index: 53 bits of a counter-based hash.
+def uniforms(seed: int, index: int, token_ids: Ids) -> Doubles:
+    """Return the numbers in (0, 1) that belong to a seed, an output index and each token id: a counter-based hash.
 
-    Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014), applied to the seed, then to its sum with the index, so
-    that neither neighbouring seeds nor neighbouring indices give related numbers.
+    Sources: the finaliser of SplitMix64 (Steele, Lea and Flood 2014), applied to the seed and to its sum with the index,
+    gives a key of 64 bits, so that neither neighbouring seeds nor neighbouring indices give related numbers; a 32-bit
+    finaliser of the same form (multipliers found by C. Wellons, "Prospecting for hash functions", 2018) spreads the ids under
+    that key. Numpy multiplies 32-bit integers several at a time: 0.33 ms for 49,152 ids, against 0.53 with 64 bits.
     """
-    return (_mix(_mix(seed) + index) >> 11) * 2.0**-53
+    key = _mix(_mix(seed) + index)
+    values = token_ids.astype(np.uint32)
+    values *= np.uint32(0x9E3779B1)
+    values += np.uint32(key & 0xFFFFFFFF)
+    shifted = values >> np.uint32(16)
+    values ^= shifted
+    values *= np.uint32(0x7FEB352D)
+    values ^= np.uint32(key >> 32)
+    np.right_shift(values, np.uint32(15), out=shifted)
+    values ^= shifted
+    values *= np.uint32(0x846CA68B)
+    np.right_shift(values, np.uint32(16), out=shifted)
+    values ^= shifted
+    numbers = values.astype(np.float64)
+    numbers += 0.5
+    numbers *= 2.0**-32
+    return numbers
 
 
 def _mix(value: int) -> int:
@@ -81,10 +104,10 @@ def _draw(logits: Floats, row: ForwardRow) -> int | None:
     if params.temperature < GREEDY_BELOW or params.top_k == 1:
         return best
     ids, weights = _candidates(logits, params)
-    cumulative = np.cumsum(weights)
-    position = uniform(row.seed, len(row.token_ids) - row.num_prompt_tokens) * cumulative[-1]
-    place = int(np.searchsorted(cumulative, position, side="right"))
-    return int(ids[min(place, len(ids) - 1)])
+    arrivals = np.log(uniforms(row.seed, len(row.token_ids) - row.num_prompt_tokens, ids))
+    with np.errstate(divide="ignore"):  # a weight of 0 never arrives
+        arrivals /= weights
+    return int(ids[arrivals.argmax()])  # they are negative: the largest is the first to arrive
 
 
 def _is_adjusted(row: ForwardRow) -> bool:

@@ -92,8 +92,13 @@ class ScriptedExecutor:
                 continue
             try:
                 state = self._state(row, book, now)
-                output.token_ids[index] = self._answer(row, state, now)
-                next_due.append(state.due if not output.token_ids[index] else now)
+                if now < state.due:
+                    next_due.append(state.due)
+                    continue
+                output.token_ids[index], is_last = self._answer(row, state, now)
+                if is_last:
+                    output.finished.add(index)
+                next_due.append(now)
             except _RowFault as fault:
                 output.errors[index] = str(fault)
         self._forget_absent(batch)
@@ -113,19 +118,29 @@ class ScriptedExecutor:
             self._states[row.rid] = state
         return state
 
-    def _answer(self, row: ForwardRow, state: _RowState, now: float) -> list[int]:
-        if now < state.due:
-            return []
+    def _answer(self, row: ForwardRow, state: _RowState, now: float) -> tuple[list[int], bool]:
+        """The tokens of a step that is due, and whether they are the last."""
         script = state.script
         position = len(row.token_ids) - row.num_prompt_tokens
         if script.fault is not None and script.num_steps(position) >= script.fault.after:
             self._break(script.fault, state)
         state.due = max(state.due + script.step_s, now)
-        ids = script.tokens(position, ignore_eos=row.sampling.ignore_eos)
+        if script.is_said(position) and self._may_end(row, position):
+            return [], True
+        ids = script.tokens(position)
         if row.banned_token_ids:
             banned = set(row.banned_token_ids)
-            ids = [script.filler(position + i) if token_id in banned else token_id for i, token_id in enumerate(ids)]
-        return ids
+            num_banned = row.sampling.min_new_tokens - position  # tokens of this step that may not stop; later ones may
+            ids = [
+                script.filler(position + i) if token_id in banned and i < num_banned else token_id
+                for i, token_id in enumerate(ids)
+            ]
+        end = position + len(ids)
+        is_last = script.is_said(end) and not script.faults_at_end and self._may_end(row, end)
+        return ids, is_last
+
+    def _may_end(self, row: ForwardRow, num_output_tokens: int) -> bool:
+        return not row.sampling.ignore_eos and num_output_tokens >= row.sampling.min_new_tokens
 
     def _break(self, fault: Fault, state: _RowState) -> None:
         match fault.kind:
@@ -183,9 +198,8 @@ def load_scripted_executor(config: ServerConfig) -> ScriptedExecutor:
 
 
 def _book(script: str, tokenizer: Tokenizer, endless: list[int]) -> ScriptBook:
-    (eos_token_id,) = tokenizer.encode(tokenizer.special_tokens["eos_token"], add_special_tokens=False)
     rules = None if script == INLINE else read_rules(Path(script))
     try:
-        return ScriptBook(tokenizer=tokenizer, endless=endless, eos_token_id=eos_token_id, rules=rules)
+        return ScriptBook(tokenizer=tokenizer, endless=endless, rules=rules)
     except MillstreamError as error:
         raise StartupError(f"the script `{script}` cannot be used: {error.message}") from error

@@ -46,7 +46,7 @@ class ScriptSpec(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
 
     match: str | None = None  # in a rule: what the prompt's text must contain
     pieces: list[Piece | list[Piece]] = []
-    finish: Literal["stop", "length"] = "stop"  # after the pieces: EOS, or go on with the built-in text
+    finish: Literal["stop", "length"] = "stop"  # after the pieces: nothing, or the built-in text
     delay_ms: float = 0.0  # before the first token
     step_ms: float = 0.0  # between two steps
     fault: Fault | None = None
@@ -61,10 +61,10 @@ class RuleFile(Struct, forbid_unknown_fields=True, frozen=True):
 class Script:
     """What one request gets, as a function of the number of tokens it already has.
 
-    `endless` goes on after the pieces of a script that finishes by `length`; `eos_token_id` ends one that finishes by `stop`.
+    `endless` goes on after the pieces of a script that finishes by `length`, and where one that stops may not yet.
     """
 
-    def __init__(self, spec: ScriptSpec, steps: list[list[int]], endless: list[int], eos_token_id: int) -> None:
+    def __init__(self, spec: ScriptSpec, steps: list[list[int]], endless: list[int]) -> None:
         self.delay_s = spec.delay_ms / 1000
         self.step_s = spec.step_ms / 1000
         self.fault = spec.fault
@@ -73,7 +73,8 @@ class Script:
         self._length = self._ends[-1] if self._ends else 0
         self._stops = spec.finish == "stop"
         self._endless = endless
-        self._eos_token_id = eos_token_id
+        # a fault after the last piece needs one step more to happen in
+        self.faults_at_end = spec.fault is not None and spec.fault.after == len(self._steps)
 
     def num_steps(self, position: int) -> int:
         """Steps that brought the first `position` tokens."""
@@ -81,15 +82,16 @@ class Script:
             return bisect.bisect_right(self._ends, position)
         return len(self._steps) + position - self._length
 
-    def tokens(self, position: int, *, ignore_eos: bool) -> list[int]:
+    def tokens(self, position: int) -> list[int]:
         """The tokens of the step that follows `position` tokens: a step that was cut goes on where it was cut."""
         if position < self._length:
             step = bisect.bisect_right(self._ends, position)
             return self._steps[step][position - self._ends[step] :]
-        rest = position - self._length
-        if self._stops and not (ignore_eos and rest):
-            return [self._eos_token_id]
-        return [self.filler(rest - 1 if self._stops else rest)]
+        return [self.filler(position - self._length)]
+
+    def is_said(self, position: int) -> bool:
+        """Whether nothing follows `position` tokens."""
+        return self._stops and position >= self._length
 
     def filler(self, position: int) -> int:
         """A token of the built-in text: what stands in for a token that may not be drawn."""
@@ -99,10 +101,9 @@ class Script:
 class ScriptBook:
     """Finds the script of a prompt. Made once; `rules` come from the file, None reads each prompt's own."""
 
-    def __init__(self, *, tokenizer: Tokenizer, endless: list[int], eos_token_id: int, rules: list[ScriptSpec] | None) -> None:
+    def __init__(self, *, tokenizer: Tokenizer, endless: list[int], rules: list[ScriptSpec] | None) -> None:
         self._tokenizer = tokenizer
         self._endless = endless
-        self._eos_token_id = eos_token_id
         self._byte_ids = _byte_token_ids()
         self._rules = None if rules is None else [(spec.match, self._script(spec)) for spec in rules]
         self._default = self._script(ScriptSpec(finish="length"))
@@ -124,7 +125,7 @@ class ScriptBook:
     def _script(self, spec: ScriptSpec) -> Script:
         steps = [item if isinstance(item, list) else [item] for item in spec.pieces]
         ids = [[token_id for piece in step for token_id in self._ids(piece)] for step in steps]
-        return Script(spec, ids, self._endless, self._eos_token_id)
+        return Script(spec, ids, self._endless)
 
     def _ids(self, piece: Piece) -> list[int]:
         if isinstance(piece, str):

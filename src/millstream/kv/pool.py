@@ -32,7 +32,7 @@ class KVPool:
     def __init__(self, *, num_pages: int, page_size: int, share_prefixes: bool = True) -> None:
         self.num_pages: Final = num_pages
         self.page_size: Final = page_size
-        self._share_prefixes = share_prefixes
+        self.share_prefixes: Final = share_prefixes
         self._pages = PageAllocator(num_pages)
         self._cache = RadixCache(page_size)
 
@@ -56,7 +56,7 @@ class KVPool:
 
     def match(self, namespace: str, token_ids: Sequence[int]) -> Match:
         """The longest reusable prefix of `token_ids`. Changes nothing."""
-        if not self._share_prefixes:
+        if not self.share_prefixes:
             return Match(None, [], 0, 0)
         return self._cache.match(namespace, token_ids, self.matchable_pages(len(token_ids)))
 
@@ -87,7 +87,7 @@ class KVPool:
         duplicates are freed and its block table is switched to the tree's pages.
         """
         count = num_tokens // self.page_size
-        if not self._share_prefixes or count <= lease.num_shared:
+        if not self.share_prefixes or count <= lease.num_shared:
             return
         before = self._cache.num_pages
         match = self._cache.insert(lease.namespace, token_ids, lease.pages[:count])

@@ -11,8 +11,11 @@ from millstream.errors import RequestError
 
 MAX_STOP_STRINGS = 32
 MAX_STOP_LENGTH = 1024  # characters
+MAX_STOP_REGEXES = 32
+MAX_STOP_REGEX_BYTES = 256
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
+MAX_COUNT = 2**31 - 1  # of tokens: what any executor can count to
 GREEDY_BELOW = 1e-5  # temperatures under this are 0: dividing by them overflows float32
 
 
@@ -34,6 +37,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     logit_bias: dict[int, float] = {}
     seed: int | None = None  # None: the entry draws one before dispatch
     stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()  # checked where they are compiled: `text.regex.compile_patterns`
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False  # ignores EOS only; stop, stop_token_ids and limits still hold
     no_stop_trim: bool = False
@@ -52,12 +56,12 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
         _between("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _between("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _between("repetition_penalty", self.repetition_penalty, 0.0, 10.0, open_low=True)
-        if self.top_k != -1 and self.top_k < 1:
-            _refuse("top_k", self.top_k, "-1 (off) or at least 1")
-        if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            _refuse("max_tokens", self.max_new_tokens, "at least 1")
-        if self.min_new_tokens < 0:
-            _refuse("min_tokens", self.min_new_tokens, "at least 0")
+        if self.top_k != -1 and not 1 <= self.top_k <= MAX_COUNT:
+            _refuse("top_k", self.top_k, f"-1 (off) or from 1 to {MAX_COUNT}")
+        if self.max_new_tokens is not None and not 1 <= self.max_new_tokens <= MAX_COUNT:
+            _refuse("max_tokens", self.max_new_tokens, f"from 1 to {MAX_COUNT}")
+        if not 0 <= self.min_new_tokens <= MAX_COUNT:
+            _refuse("min_tokens", self.min_new_tokens, f"from 0 to {MAX_COUNT}")
         if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
             _refuse("min_tokens", self.min_new_tokens, f"at most max_tokens, {self.max_new_tokens}")
         if self.seed is not None and not 0 <= self.seed < 2**64:
@@ -98,9 +102,10 @@ def verify_token_ids(param: str, ids: Any, vocab_size: int) -> None:
     Raises:
         RequestError: the first id outside 0..vocab_size - 1.
     """
-    for token_id in ids:
-        if not 0 <= token_id < vocab_size:
-            _refuse(param, token_id, f"token ids from 0 to {vocab_size - 1}")
+    if not ids or (min(ids) >= 0 and max(ids) < vocab_size):  # at C speed: a prompt may have a hundred thousand
+        return
+    wrong = next(token_id for token_id in ids if not 0 <= token_id < vocab_size)
+    _refuse(param, wrong, f"token ids from 0 to {vocab_size - 1}")
 
 
 def _between(param: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:

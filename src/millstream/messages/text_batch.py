@@ -9,7 +9,11 @@ from millstream.messages.timing import Timing, Usage
 
 
 class TextRow(Struct, array_like=True, omit_defaults=True, gc=False):
-    """New stable text of one request (often empty: a character may span tokens) and the facts of its `TokenRow`."""
+    """New stable text of one request (often empty: a character may span tokens) and the facts of its `TokenRow`.
+
+    A final row without `timing` is the detokenizer's own: it could not go on, and the scheduler still runs the request until
+    the entry tells it.
+    """
 
     rid: str
     text: str
@@ -17,6 +21,7 @@ class TextRow(Struct, array_like=True, omit_defaults=True, gc=False):
     usage: Usage
     finish: FinishReason | None = None
     timing: Timing | None = None  # on the final row only
+    digest: int | None = None  # on the final row: what `TextDigest` must say of all text of the request
 
 
 class BatchStrOutput(Struct, tag="text", gc=False):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from millstream.errors import ContextLengthExceeded, DuplicateRid, MillstreamError, OverloadError, RequestError
 from millstream.messages import Rejection, TokenizedGenerateReqInput
+from millstream.messages.sampling import verify_token_ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,7 @@ class Limits:
     max_queued_requests: int
     chunked_prefill_size: int  # tokens in one step, decode included
     context_length: int  # tokens, prompt and output together; no more than the KV pool holds
+    vocab_size: int  # ids the model takes
 
 
 def check(
@@ -33,7 +35,8 @@ def check(
     Raises:
         DuplicateRid: its rid is live.
         ContextLengthExceeded: prompt and output do not fit the context or the pool.
-        RequestError: the prompt is empty.
+        RequestError: the prompt is empty, or a value is out of range. The entry has checked all values; but what is out of
+            range here would fail a whole step, so one bad message would cost its neighbours.
         OverloadError: the queue is full.
     """
     if request.rid in live:
@@ -41,6 +44,10 @@ def check(
     num_prompt_tokens = len(request.input_ids)
     if num_prompt_tokens == 0:
         raise RequestError("The prompt is empty; it must have at least one token.", param="prompt")
+    verify_token_ids("prompt", request.input_ids, limits.vocab_size)
+    request.sampling.verify(limits.vocab_size)
+    if request.max_new_tokens < 1:
+        raise RequestError(f"max_tokens is {request.max_new_tokens}; it must be at least 1.", param="max_tokens")
     if num_prompt_tokens + request.max_new_tokens > limits.context_length:
         raise ContextLengthExceeded(
             f"The prompt has {num_prompt_tokens} tokens and max_tokens is {request.max_new_tokens}; "

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from millstream.messages import FinishReason, Length, SamplingParams, Stop
+from millstream.text.regex import compile_patterns
 from millstream.text.stop import StopMatcher
+from millstream.text.stop_regex import RegexMatcher
 from millstream.text.tokenizer import Tokenizer
 
 
@@ -26,10 +28,10 @@ class Verdict(NamedTuple):
 
 
 class EndRule:
-    """One request's end. For each token, in this order: EOS and stop ids, stop strings, the limit of new tokens.
+    """One request's end. For each token, in this order: EOS and stop ids, stop strings and regexes, the limit of new tokens.
 
     Before `min_new_tokens` are made no stop counts: ids are banned from sampling and, should an executor bring one all
-    the same, ignored; a stop string that completes earlier is ignored for good.
+    the same, ignored; a stop string or regex that completes earlier is ignored for good.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class EndRule:
         self._banned = tuple(sorted(self._stop_ids))
         self._min = sampling.min_new_tokens
         self._max = max_new_tokens
-        self._stop_text = _StopText(sampling, tokenizer) if sampling.stop else None
+        self._stop_text = _StopText(sampling, tokenizer) if sampling.stop or sampling.stop_regex else None
 
     def banned_token_ids(self, num_output_tokens: int) -> tuple[int, ...]:
         """Ids that the next token may not be, `num_output_tokens` being made."""
@@ -62,23 +64,28 @@ class EndRule:
 
 
 class _StopText:
-    """The text of one request, as its client will see it, searched for stop strings as it grows."""
+    """The text of one request, as its client will see it, searched for stop strings and regexes as it grows."""
 
     def __init__(self, sampling: SamplingParams, tokenizer: Tokenizer) -> None:
         self._decoder = tokenizer.incremental(
             skip_special_tokens=sampling.skip_special_tokens,
             spaces_between_special_tokens=sampling.spaces_between_special_tokens,
         )
-        self._matcher = StopMatcher(sampling.stop)
+        self._matchers: list[StopMatcher | RegexMatcher] = []
+        if sampling.stop:
+            self._matchers.append(StopMatcher(sampling.stop))
+        if sampling.stop_regex:
+            self._matchers.append(RegexMatcher(compile_patterns(sampling.stop_regex)))
         self._no_stop_trim = sampling.no_stop_trim
         self.held_back = 0
 
     def push(self, token_id: int, *, armed: bool) -> str | None:
-        """Add one token; returns the stop string that it completes, if any."""
+        """Add one token; returns the text that is the stop it completes, if it does."""
         text = self._decoder.push((token_id,))
-        match = self._matcher.feed(text, armed=armed)
-        if match is None:
-            self.held_back = self._matcher.held_back
+        matches = [match for matcher in self._matchers if (match := matcher.feed(text, armed=armed)) is not None]
+        if not matches:
+            self.held_back = max(matcher.held_back for matcher in self._matchers)
             return None
-        self.held_back = self._matcher.num_chars - (match.end if self._no_stop_trim else match.start)
+        match = min(matches, key=lambda each: (each.end, each.start))  # the first to complete; of several, the longest
+        self.held_back = self._matchers[0].num_chars - (match.end if self._no_stop_trim else match.start)
         return match.stop

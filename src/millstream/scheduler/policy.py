@@ -23,6 +23,7 @@ class Budgets(NamedTuple):
     running: int  # requests
     pages: int  # free or evictable
     page_size: int  # tokens
+    share_prefixes: bool = True  # whether what one prefill computes can serve another request
 
 
 class Admission(NamedTuple):
@@ -94,8 +95,8 @@ def _admit(prefills: Sequence[Req], waiting: Iterable[Req], spare: Budgets, matc
     A request gets pages for all its tokens at once, so only decodes can run out of them.
     """
     admitted: list[Admission] = []
-    tokens_left, slots, pages_left, page_size = spare
-    leaders = list(prefills)
+    tokens_left, slots, pages_left, page_size, share_prefixes = spare
+    leaders = list(prefills) if share_prefixes else []
     for req in waiting:
         if tokens_left <= 0 or slots <= 0:
             break
@@ -109,7 +110,8 @@ def _admit(prefills: Sequence[Req], waiting: Iterable[Req], spare: Budgets, matc
             # the order; the wait ends with the leader's prefill.
             break
         admitted.append(Admission(req, num_matched * page_size))
-        leaders.append(req)
+        if share_prefixes:
+            leaders.append(req)
         tokens_left -= len(req.token_ids) - num_matched * page_size
         pages_left -= need + 1
         slots -= 1

@@ -54,6 +54,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
                     max_queued_requests=config.server.max_queued_requests,
                     chunked_prefill_size=config.server.chunked_prefill_size,
                     context_length=engine.context_length,
+                    vocab_size=engine.vocab_size,
                 ),
                 to_detokenizer=to_detokenizer,
                 to_entry=to_entry,

@@ -24,6 +24,7 @@ from millstream.messages import (
     Rejection,
     StatsReply,
     StatsReq,
+    Stop,
     TokenizedGenerateReqInput,
     ToScheduler,
 )
@@ -174,6 +175,7 @@ class Scheduler:
                 running=self._limits.max_running_requests,
                 pages=self._pool.available,
                 page_size=self._pool.page_size,
+                share_prefixes=self._pool.share_prefixes,
             )
             step = plan(running=list(self._running.values()), waiting=self._waiting, budgets=budgets, match=self._match)
             if step.retract is None:
@@ -254,9 +256,9 @@ class Scheduler:
                 return
             if req.is_prefilling:
                 self._end_prefill(req)
-            new_ids = output.token_ids[index]
-            if new_ids:
-                self._take_tokens(req, new_ids, now)
+            new_ids, is_last = output.token_ids[index], index in output.finished
+            if new_ids or is_last:
+                self._take_tokens(req, new_ids, now, is_last=is_last)
         except InvariantError:
             raise
         except Exception as fault:
@@ -269,7 +271,7 @@ class Scheduler:
             # the last position may be computed again, and what is shared is never written again
             self._pool.share(req.lease, req.token_ids, req.num_computed - 1)
 
-    def _take_tokens(self, req: Req, new_ids: Sequence[int], now: float) -> None:
+    def _take_tokens(self, req: Req, new_ids: Sequence[int], now: float, *, is_last: bool) -> None:
         verdict = req.end_rule.settle(new_ids, req.num_output_tokens)
         if verdict.num_kept < len(new_ids):
             new_ids = new_ids[: verdict.num_kept]
@@ -278,10 +280,12 @@ class Scheduler:
         timing.decoded = now
         if not timing.prefilled:
             timing.prefilled = now
-        if verdict.finish is None:
-            self._output.add(req, new_ids, held_back=verdict.held_back)
-        else:
+        if verdict.finish is not None:
             self._finish(req, verdict.finish, new_ids, held_back=verdict.held_back)
+        elif is_last:
+            self._finish(req, Stop(None), new_ids)
+        else:
+            self._output.add(req, new_ids, held_back=verdict.held_back)
 
     def _end_by_abort(self, req: Req, cause: AbortCause, message: str) -> None:
         self._finish(req, Abort(cause, message, _ABORT_STATUS[cause]))

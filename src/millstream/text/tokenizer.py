@@ -1,7 +1,7 @@
 """Tokenizer: text to ids and ids to text for one model, and the facts around it. The one loader for every process.
 
-The entry encodes, the scheduler and the detokenizer decode. Loading happens once a process; afterwards nothing changes, so
-threads may share it.
+The entry encodes, the scheduler and the detokenizer decode. Loading happens once a process; afterwards nothing changes but
+that the entry's encoder becomes a faster one with the same ids, so threads may share it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from millstream.checkpoint.locate import ModelSource
 from millstream.errors import RequestError
 from millstream.text.byte_table import SPACE_MARK, ByteTable, build_byte_table, byte_of
 from millstream.text.chat_template import ChatTemplate
+from millstream.text.fast_encoder import VOCABULARY_SAMPLE, FastEncoder, load_fast_encoder
 from millstream.text.gguf_tokenizer import read_gguf_tokenizer
 from millstream.text.huggingface_tokenizer import read_huggingface_tokenizer, special_ids, token_list
 from millstream.text.incremental import ByteDecoder, IncrementalDecoder, WindowDecoder
@@ -53,6 +54,7 @@ class Tokenizer:
         self._shown_ids = frozenset(token_id for token_id, token in enumerate(data.tokens) if token is not None)
         self._text_ids = self._shown_ids - data.special_ids
         self._table = self._checked_table(data)
+        self._fast: FastEncoder | None = None
         self.eos_token_ids = data.eos_token_ids | self._end_of_turn_ids()
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -63,6 +65,25 @@ class Tokenizer:
         Raises:
             RequestError: the text has a lone surrogate, which no encoding of text allows.
         """
+        if self._fast is not None and (ids := self._fast.encode(text, add_special_tokens)) is not None:
+            return ids
+        return self._library_encode(text, add_special_tokens)
+
+    @property
+    def encoder_name(self) -> str:
+        """The library that turns text into ids now."""
+        return "tokenizers" if self._fast is None else "fastokens"
+
+    def load_fast_encoder(self) -> None:
+        """Encode with `fastokens` from now on, if it is there and gives the same ids. Takes seconds, in a thread."""
+        tokens = [self._encoder.id_to_token(token_id) for token_id in sorted(self._special_ids)[:32]]
+        stride = self.vocab_size // VOCABULARY_SAMPLE + 1
+        words = [self.decode([token_id]) for token_id in range(0, self.vocab_size, stride)]
+        texts = [*scripted_text().splitlines(keepends=True), scripted_text(), "".join(words), " ".join(words)]
+        texts.append("".join(f"x {token} y{token}" for token in tokens if token))
+        self._fast = load_fast_encoder(self._encoder.to_str(), self._library_encode, texts)
+
+    def _library_encode(self, text: str, add_special_tokens: bool) -> list[int]:
         try:
             # a batch of one: unlike `encode`, it lets go of the interpreter lock
             encoding = self._encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]

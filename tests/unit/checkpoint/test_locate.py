@@ -40,13 +40,9 @@ def test_another_file_in_the_package_is_refused_by_its_hash(tmp_path: Path, monk
     assert "--force-reinstall" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize(
-    ("metadata", "name"),
-    [pytest.param({"general.name": "Tiny"}, "Tiny", id="from-metadata"), pytest.param({}, "file", id="from-the-file-name")],
-)
-def test_a_gguf_file_is_named(tmp_path: Path, metadata: dict[str, str], name: str) -> None:
-    path = write_gguf(tmp_path / "file.gguf", "llama", metadata, {})
-    assert resolve_model(str(path)) == locate.ModelSource("gguf", path, (name,))
+def test_a_gguf_file_is_called_what_its_file_is_called(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "file.gguf", "llama", {"general.name": "Tiny Thing of 2024"}, {})
+    assert resolve_model(str(path)) == locate.ModelSource("gguf", path, ("file",))
 
 
 def test_a_directory_needs_a_config_and_safetensors(tmp_path: Path) -> None:

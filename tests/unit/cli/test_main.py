@@ -50,10 +50,21 @@ def test_the_environment_gives_defaults_and_flags_win(
     assert run("--port", "4321") == 0
     assert supervisor.seen.port == 4321
     assert supervisor.seen.model == "from-environment"
-    assert run("from-argument") == 0
-    assert supervisor.seen.model == "from-argument"
     assert run("--model", "from-flag") == 0
     assert supervisor.seen.model == "from-flag"
+    monkeypatch.delenv("MILLSTREAM_MODEL")
+    assert run("from-argument") == 0
+    assert supervisor.seen.model == "from-argument"
+
+
+def test_two_different_models_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("one", "--model", "another") == 1
+    assert "two models" in capsys.readouterr().err
+
+
+def test_several_names_may_follow_one_flag(supervisor: type[FakeSupervisor]) -> None:
+    assert run("--executor", "scripted", "--served-model-name", "a", "b", "--port", "0") == 0
+    assert supervisor.seen.served_model_name == ("a", "b")
 
 
 def test_a_model_that_is_not_there_is_an_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millstream.detokenizer.detokenizer_manager import DetokenizerManager
@@ -23,6 +24,7 @@ from millstream.messages import (
     TokenRow,
     Usage,
 )
+from millstream.text.rolling import digest_of
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer
 
 USAGE = Usage(prompt_tokens=1, completion_tokens=1)
@@ -151,6 +153,24 @@ def test_a_row_that_cannot_be_decoded_ends_its_request_only(
     assert len(manager) == 1
 
 
+def test_a_full_table_ends_only_the_request_that_finds_it_full(tokenizer: Tokenizer, outbox: Outbox) -> None:
+    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox, max_states=2)
+    opened = [DecodeOptions(rid) for rid in "abc"]
+    ids = tokenizer.encode("fine")
+    manager.handle(batch(row("a", ids), row("b", ids), row("c", ids), opened=opened))
+    (refusal,) = outbox.rows("c")
+    assert refusal.finish == Abort(
+        "engine_error", "The detokenizer has no room for another request: max_detokenizer_states is 2.", 503
+    )
+    assert (refusal.text, refusal.token_ids, refusal.usage, refusal.timing) == ("", [], USAGE, None)
+    manager.handle(batch(row("c", ids), row("a", ids, finish=Length(9))))
+    assert (manager.dropped_rows, len(manager)) == (2, 1)
+    manager.handle(batch(row("c", [], finish=Abort("engine_error", "told", 500)), row("d", ids), opened=[DecodeOptions("d")]))
+    assert (outbox.text("a"), outbox.text("b"), outbox.text("d")) == ("finefine", "fine", "fine")
+    assert [r.finish for r in outbox.rows("c")] == [refusal.finish]
+    assert (manager.dropped_rows, len(manager)) == (3, 2)
+
+
 def test_the_final_row_carries_the_time_its_text_was_made(manager: DetokenizerManager, outbox: Outbox) -> None:
     manager.handle(batch(row("a", [], finish=Length(1)), opened=[DecodeOptions("a")]))
     timing = outbox.rows("a")[0].timing
@@ -176,6 +196,52 @@ def test_a_snapshot_passes_through_with_our_counts(manager: DetokenizerManager, 
     (reply,) = outbox.sent
     assert reply.detokenizer_requests == 2
     assert reply.pages_free == 7
+
+
+@pytest.mark.parametrize("group", [1, 4, 1024])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_the_witness_expects_what_was_sent(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, group: int, data: st.DataObject
+) -> None:
+    monkeypatch.setattr("millstream.detokenizer.witness.GROUP", group)
+    ids = data.draw(st.lists(st.integers(-1, tokenizer.vocab_size), min_size=1, max_size=30))
+    skip_special_tokens = data.draw(st.booleans())
+    options = DecodeOptions("a", skip_special_tokens=skip_special_tokens, no_stop_trim=data.draw(st.booleans()))
+    outbox = Outbox()
+    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox)
+    manager.handle(batch(opened=[options]))
+    decoder, made = tokenizer.incremental(skip_special_tokens=skip_special_tokens), ""
+    sent = 0
+    for index, token_id in enumerate(ids):
+        made += decoder.push((token_id,))
+        held_back = data.draw(st.integers(0, len(made) - sent))
+        sent = len(made) - held_back
+        finish: FinishReason | None = None
+        if index == len(ids) - 1:
+            finish = data.draw(st.sampled_from([Stop(token_id), Stop("x"), Stop(None), Length(1), Abort("client_gone", "")]))
+        if finish not in (None, Stop("x")):
+            held_back = 0
+        manager.handle(batch(row("a", [token_id], held_back=held_back, finish=finish)))
+    final = outbox.rows("a")[-1]
+    assert final.digest == digest_of(outbox.text("a"))
+    assert all(r.digest is None for r in outbox.rows("a")[:-1])
+
+
+def test_a_fault_of_a_decoder_that_depends_on_how_ids_come_does_not_stay_hidden(
+    tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrong:
+        def push(self, token_ids: Sequence[int]) -> str:
+            return f"{len(token_ids)} ids"
+
+        def flush(self) -> str:
+            return ""
+
+    monkeypatch.setattr(tokenizer, "incremental", lambda **options: Wrong())
+    manager.handle(batch(row("a", [5]), opened=[DecodeOptions("a")]))
+    manager.handle(batch(row("a", [5], finish=Length(2))))
+    assert outbox.rows("a")[-1].digest not in (None, digest_of(outbox.text("a")))
 
 
 @given(data=st.data())

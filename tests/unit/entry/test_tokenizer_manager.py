@@ -14,14 +14,19 @@ from millstream.entry.generation import Origin
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.errors import ContextLengthExceeded, DuplicateRid, EngineDeadError, RequestError
 from millstream.messages import (
+    Abort,
     AbortReq,
     AdmissionOutput,
+    BatchStrOutput,
     GenerateReqInput,
     SamplingParams,
     Stop,
+    TextRow,
     Timing,
     TokenizedGenerateReqInput,
+    Usage,
 )
+from millstream.text.rolling import digest_of
 from tests.support.asgi import run, until
 from tests.support.engine import CONTEXT_LENGTH, TOKENIZER, FakeEngine, engine_info, hold
 
@@ -244,6 +249,67 @@ def test_however_the_consumer_lags_nothing_is_lost_or_repeated(rows: list[tuple[
                     ids += row.token_ids
         assert "".join(texts) == "".join(text for text, _ in rows)
         assert ids == list(range(len(rows) + 1))
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("text", "mismatches"), [("the mill", 0), ("the milk", 1), (None, 0)])
+def test_text_that_is_not_what_the_ids_say_is_counted_and_logged_once(
+    text: str | None, mismatches: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = hold
+        waiting = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput)
+        engine.accept("r")
+        generation = await waiting
+        for piece in ("the", " ", "mi"):
+            engine.row("r", piece)
+            await generation.receive()
+        engine.row("r", "l")
+        manager.handle(
+            BatchStrOutput(
+                [TextRow("r", "l", [9], Usage(3, 5), Stop(), Timing(), digest=None if text is None else digest_of(text))]
+            )
+        )
+        await generation.receive()
+        manager.release(generation)
+        assert manager.stream_mismatches == mismatches
+
+    run(scenario())
+    assert sum("is not the text of its tokens" in record.message for record in caplog.records) == mismatches
+
+
+def test_text_that_nobody_takes_is_not_compared() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = hold
+        waiting = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput)
+        engine.accept("r")
+        generation = await waiting
+        engine.row("r", "lost")
+        manager.release(generation)
+        manager.handle(BatchStrOutput([TextRow("r", "", [], Usage(3, 1), Stop(), Timing(), digest=digest_of("lost"))]))
+        assert (manager.stream_mismatches, manager.live_requests) == (0, 0)
+
+    run(scenario())
+
+
+def test_an_end_by_the_detokenizer_is_told_to_the_scheduler() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = hold
+        waiting = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput)
+        engine.accept("r")
+        generation = await waiting
+        manager.handle(BatchStrOutput([TextRow("r", "", [], Usage(3, 1), Abort("engine_error", "no room", 503))]))
+        ((_, row),) = await generation.receive()
+        manager.release(generation)
+        assert row.finish == Abort("engine_error", "no room", 503)
+        assert (engine.aborts, manager.live_requests) == ([AbortReq("r", "engine_error")], 0)
 
     run(scenario())
 

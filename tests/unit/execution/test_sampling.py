@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.execution.interface import ForwardRow
-from millstream.execution.sampling import sample, uniform
+from millstream.execution.sampling import sample, uniforms
 from millstream.messages.sampling import SamplingParams
 
 VOCAB = 24
 PINNED = [
-    0.6524484863740322,
-    0.36818951565166946,
-    0.1663964394676608,
-    0.649999207806409,
+    0.5777462351834401,
+    0.41397010686341673,
+    0.8371594661148265,
+    0.005923319491557777,
+    0.7792559930821881,
 ]  # a change would change what every seed draws
 
 
@@ -160,15 +161,32 @@ def test_a_retracted_row_whose_output_joined_its_tokens_draws_the_same() -> None
     assert draw(logits, first) == draw(logits, again)
 
 
-def test_uniform_numbers_are_spread_evenly_over_indices_and_over_seeds() -> None:
-    for numbers in ([uniform(3, index) for index in range(5000)], [uniform(seed, 3) for seed in range(5000)]):
+def uniform(seed: int, index: int, token_id: int) -> float:
+    return float(uniforms(seed, index, np.array([token_id]))[0])
+
+
+def test_uniform_numbers_are_spread_evenly_over_indices_seeds_and_tokens() -> None:
+    for numbers in (
+        [uniform(3, index, 7) for index in range(5000)],
+        [uniform(seed, 3, 7) for seed in range(5000)],
+        list(uniforms(3, 7, np.arange(5000))),
+    ):
         counts, _ = np.histogram(numbers, bins=50, range=(0, 1))
         assert float(((counts - 100) ** 2 / 100).sum()) < 49 + 5 * math.sqrt(98)
         assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.06
 
 
 def test_uniform_numbers_stay_what_they_are() -> None:
-    assert [uniform(0, 0), uniform(1, 0), uniform(0, 1), uniform(2**64 - 1, 10**6)] == PINNED
+    assert [uniform(0, 0, 0), uniform(1, 0, 0), uniform(0, 1, 0), uniform(0, 0, 1), uniform(2**64 - 1, 10**6, 49151)] == PINNED
+
+
+@pytest.mark.parametrize("params", [{"temperature": 1.5}, {"temperature": 5.0}, {"temperature": 1.0, "top_p": 0.95}], ids=str)
+def test_a_hair_of_difference_in_the_logits_hardly_ever_changes_a_draw(params: dict[str, Any]) -> None:
+    generator = np.random.default_rng(6)
+    logits = generator.normal(scale=3, size=49152).astype(np.float32)
+    noisy = (logits + generator.normal(scale=2e-5, size=49152)).astype(np.float32)
+    rows = [make_row([1], [], seed=seed, **params) for seed in range(300)]
+    assert sum(draw(logits, row) != draw(noisy, row) for row in rows) <= 1
 
 
 def test_greedy_takes_the_lowest_id_of_equal_logits() -> None:

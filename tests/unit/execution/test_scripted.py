@@ -114,12 +114,38 @@ def test_a_prefill_chunk_gets_nothing() -> None:
 def test_each_piece_is_a_step_and_a_list_is_one_step() -> None:
     executor, _ = make()
     row = make_row(scripted("A", ["B", "<|im_end|>", " junk"], {"bytes": "f09f"}, {"ids": [7, 8]}))
-    made = steps(executor, row, 5)
+    made = steps(executor, row, 4)
     assert made[0] == encode("A")
     assert made[1] == [*encode("B"), EOS, *encode(" junk")]
     assert len(made[2]) == 2
     assert TOKENIZER.decode([*made[2], *made[2]]) == b"\xf0\x9f\xf0\x9f".decode(errors="replace")
-    assert made[3:] == [[7, 8], [EOS]]
+    assert made[3] == [7, 8]
+
+
+def ends(executor: ScriptedExecutor, row: ForwardRow, count: int) -> list[bool]:
+    """For each of `count` steps, whether the executor says that it was the last."""
+    said = []
+    for _ in range(count):
+        output = executor.forward(ForwardBatch([row]))
+        row.token_ids.extend(output.token_ids[0])  # type: ignore[attr-defined]
+        said.append(0 in output.finished)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("script", "sampling", "expected"),
+    [
+        pytest.param(scripted("A", "B"), {}, [False, True], id="with-its-last-piece"),
+        pytest.param(scripted(), {}, [True], id="at-once-without-pieces"),
+        pytest.param(scripted("A", finish="length"), {}, [False] * 4, id="never-by-length"),
+        pytest.param(scripted("A"), {"ignore_eos": True}, [False] * 4, id="never-with-ignore-eos"),
+        pytest.param(scripted("A"), {"min_new_tokens": 3}, [False, False, True], id="not-before-min-new-tokens"),
+        pytest.param(scripted("A", fault={"kind": "error", "after": 1}), {}, [False], id="a-fault-comes-after-it"),
+    ],
+)
+def test_a_script_ends_with_its_last_piece(script: str, sampling: dict[str, Any], expected: list[bool]) -> None:
+    executor, _ = make()
+    assert ends(executor, make_row(script, **sampling), len(expected)) == expected
 
 
 @pytest.mark.parametrize("byte", range(256))
@@ -136,19 +162,26 @@ def test_a_script_that_finishes_by_length_goes_on_with_the_built_in_text() -> No
     assert made == [encode("A"), *[[token_id] for token_id in encode(scripted_text())[:2]]]
 
 
-def test_an_ignored_eos_is_followed_by_the_built_in_text() -> None:
+def test_under_ignore_eos_the_built_in_text_follows() -> None:
     executor, _ = make()
     made = steps(executor, make_row(scripted("A"), ignore_eos=True), 3)
-    assert made == [encode("A"), [EOS], encode(scripted_text())[:1]]
+    assert made == [encode("A"), *[[token_id] for token_id in encode(scripted_text())[:2]]]
 
 
-def test_a_banned_token_is_replaced_and_eos_comes_once_it_may() -> None:
+def test_a_banned_token_is_replaced() -> None:
     executor, _ = make()
-    row = make_row(scripted("A"), banned=(EOS, *encode("A")))
+    row = make_row(scripted("A", "<|im_end|>"), banned=(EOS, *encode("A")), min_new_tokens=3)
     first = steps(executor, row, 3)
     assert not {EOS, *encode("A")} & {token_id for step in first for token_id in step}
-    row.banned_token_ids = ()
-    assert steps(executor, row, 1) == [[EOS]]
+
+
+def test_a_step_of_several_tokens_bans_only_those_before_min_new_tokens() -> None:
+    executor, _ = make()
+    (stop,) = encode("<|im_end|>")
+    row = make_row(scripted(["a", "<|im_end|>", "b"]), banned=(stop,), min_new_tokens=1)
+    assert steps(executor, row, 1) == [[*encode("a"), stop, *encode("b")]]
+    row = make_row(scripted(["a", "<|im_end|>", "b"]), rid="s", banned=(stop,), min_new_tokens=2)
+    assert stop not in steps(executor, row, 1)[0]
 
 
 def test_the_last_script_of_a_prompt_counts_and_none_means_the_built_in_text() -> None:

@@ -159,6 +159,7 @@ class Desk:
             "max_running_requests": 8,
             "max_queued_requests": 64,
             "chunked_prefill_size": 64,
+            "vocab_size": capabilities.vocab_size,
             "context_length": min(capabilities.context_length, capabilities.num_pages * capabilities.page_size),
         }
         self.scheduler = Scheduler(

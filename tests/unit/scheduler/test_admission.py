@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from millstream.errors import ContextLengthExceeded, DuplicateRid, MillstreamError, OverloadError, RequestError
 from millstream.messages import Rejection, SamplingParams, Timing, TokenizedGenerateReqInput
 from millstream.scheduler.admission import Limits, check, rejection
 
-LIMITS = Limits(max_running_requests=2, max_queued_requests=3, chunked_prefill_size=16, context_length=10)
+LIMITS = Limits(max_running_requests=2, max_queued_requests=3, chunked_prefill_size=16, context_length=10, vocab_size=50)
 
 
-def request(num_tokens: int = 4, max_new: int = 4) -> TokenizedGenerateReqInput:
+def request(num_tokens: int = 4, max_new: int = 4, *, token_id: int = 1, **sampling: Any) -> TokenizedGenerateReqInput:
     return TokenizedGenerateReqInput(
-        rid="r", input_ids=[1] * num_tokens, sampling=SamplingParams(), max_new_tokens=max_new, timing=Timing()
+        rid="r",
+        input_ids=[token_id] * num_tokens,
+        sampling=SamplingParams(**sampling),
+        max_new_tokens=max_new,
+        timing=Timing(),
     )
 
 
@@ -24,6 +30,11 @@ def request(num_tokens: int = 4, max_new: int = 4) -> TokenizedGenerateReqInput:
         pytest.param(request(6, 4), {}, 0, 0, None, id="exactly the context"),
         pytest.param(request(7, 4), {}, 0, 0, ContextLengthExceeded, id="one token too many"),
         pytest.param(request(0, 4), {}, 0, 0, RequestError, id="an empty prompt"),
+        pytest.param(request(token_id=50), {}, 0, 0, RequestError, id="a token id beyond the vocabulary"),
+        pytest.param(request(token_id=-7), {}, 0, 0, RequestError, id="a negative token id"),
+        pytest.param(request(min_p=5.0), {}, 0, 0, RequestError, id="a sampling value out of range"),
+        pytest.param(request(logit_bias={10**9: 1.0}), {}, 0, 0, RequestError, id="a bias beyond the vocabulary"),
+        pytest.param(request(4, 0), {}, 0, 0, RequestError, id="no new token asked for"),
         pytest.param(request(), {"r": 1}, 0, 0, DuplicateRid, id="its rid is live"),
         pytest.param(request(), {"r1": 1, "": 1}, 0, 0, None, id="a rid that begins like a live one"),
         pytest.param(request(), {}, 2, 2, None, id="the last place in the queue"),

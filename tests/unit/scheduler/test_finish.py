@@ -104,6 +104,35 @@ def test_a_stop_string_that_completes_before_the_minimum_is_ignored_for_good() -
     assert (len(made), finish) == (3, Stop("END"))
 
 
+def test_a_stop_regex_ends_at_the_token_that_completes_it_with_the_text_that_matched() -> None:
+    tokens = ids("ab 555-12345")
+    rule = {"stop_regex": (r"\d+-\d{4}",)}
+    made, finish, held_back = run(make_rule(**rule), [tokens])
+    assert (made, finish, held_back) == (tokens[:11], Stop("555-1234"), 8)
+    assert run(make_rule(**rule, no_stop_trim=True), [tokens]) == (tokens[:11], Stop("555-1234"), 0)
+    assert make_rule(**rule).settle(ids("a 5"), 0) == Verdict(3, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "stop", "held_back"),
+    [
+        pytest.param({"stop": ("cd",), "stop_regex": ("b",)}, 2, "b", 1, id="regex first"),
+        pytest.param({"stop": ("b",), "stop_regex": ("[cd]{2}",)}, 2, "b", 1, id="string first"),
+        pytest.param({"stop": ("c",), "stop_regex": ("b?c",)}, 3, "bc", 2, id="regex longer"),
+        pytest.param({"stop": ("abc",), "stop_regex": ("b?c",)}, 3, "abc", 3, id="string longer"),
+        pytest.param({"stop": ("a",), "stop_regex": ("b.d",), "min_new_tokens": 2}, 4, "bcd", 3, id="after the minimum"),
+        pytest.param({"stop_regex": ("c", "[bd]+")}, 2, "b", 1, id="several regexes"),
+    ],
+)
+def test_of_stop_strings_and_regexes_the_first_to_complete_wins(
+    options: dict[str, Any], kept: int, stop: str, held_back: int
+) -> None:
+    tokens = ids("abcd")
+    for steps in ([[token_id] for token_id in tokens], [tokens]):
+        made, finish, held = run(make_rule(**options), steps)
+        assert (len(made), finish, held) == (kept, Stop(stop), held_back)
+
+
 @given(
     text=st.text("abE", max_size=14),
     cuts=st.sets(st.integers(1, 13)),
@@ -111,14 +140,20 @@ def test_a_stop_string_that_completes_before_the_minimum_is_ignored_for_good() -
     max_new=st.integers(1, 16),
     min_new=st.integers(0, 8),
     stop=st.lists(st.text("abE", min_size=1, max_size=3), max_size=3),
+    stop_regex=st.lists(st.sampled_from(["a+b", "E.*a", "(?:ab|E)E", "b{2,3}$"]), max_size=2),
 )
 def test_steps_of_many_tokens_and_of_one_agree(
-    text: str, cuts: set[int], eos_at: int, max_new: int, min_new: int, stop: list[str]
+    text: str, cuts: set[int], eos_at: int, max_new: int, min_new: int, stop: list[str], stop_regex: list[str]
 ) -> None:
     tokens = ids(text) or ids("a")
     if eos_at < len(tokens):
         tokens[eos_at] = EOS
-    options: dict[str, Any] = {"max_new": max_new, "min_new_tokens": min(min_new, max_new), "stop": tuple(stop)}
+    options: dict[str, Any] = {
+        "max_new": max_new,
+        "min_new_tokens": min(min_new, max_new),
+        "stop": tuple(stop),
+        "stop_regex": tuple(stop_regex),
+    }
     edges = [0, *sorted(cut for cut in cuts if cut < len(tokens)), len(tokens)]
     chunks = [tokens[start:end] for start, end in zip(edges, edges[1:], strict=False)]
     assert run(make_rule(**options), chunks) == run(make_rule(**options), [[token_id] for token_id in tokens])

@@ -38,12 +38,20 @@ def running(rid: str, tokens: int | list[int], computed: int, *, decoding: bool)
 
 
 def make_plan(
-    run: list[Req], wait: list[Req], *, tokens: int = 32, slots: int = 8, pages: int = 100, known: int = 0, unpinned: int = 0
+    run: list[Req],
+    wait: list[Req],
+    *,
+    tokens: int = 32,
+    slots: int = 8,
+    pages: int = 100,
+    known: int = 0,
+    unpinned: int = 0,
+    share: bool = True,
 ) -> StepPlan:
     return plan(
         running=run,
         waiting=wait,
-        budgets=Budgets(step_tokens=tokens, running=slots, pages=pages, page_size=PAGE),
+        budgets=Budgets(step_tokens=tokens, running=slots, pages=pages, page_size=PAGE, share_prefixes=share),
         match=lambda req: Match(None, list(range(known)), 0, unpinned),
     )
 
@@ -145,3 +153,9 @@ def test_identical_prompts_that_arrive_together_start_with_one() -> None:
 def test_a_prefix_known_as_far_as_the_leader_goes_holds_nobody() -> None:
     step = make_plan([running("l", [1] * 12, 8, decoding=False)], [waiting("h", [1] * 12)], known=2)
     assert admitted(step) == ["h"]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(True, ["a"]), (False, ["a", "b"])])
+def test_equal_prompts_wait_for_each_other_only_where_prefixes_are_shared(share: bool, expected: list[str]) -> None:
+    prompt = [7] * 12
+    assert admitted(make_plan([], [waiting("a", list(prompt)), waiting("b", list(prompt))], share=share)) == expected

@@ -3,10 +3,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+import tokenizers
+from tokenizers import AddedToken, decoders, models
 
-from millstream.text.incremental import MAX_PENDING_TOKENS, WindowDecoder
+from millstream.text.incremental import MAX_PENDING_TOKENS, IncrementalDecoder, WindowDecoder
 from millstream.text.tokenizer import Tokenizer
-from tests.support.made_tokenizers import bytes_tokenizer, sentencepiece_tokenizer, unigram_tokenizer, wordpiece_tokenizer
+from tests.support.made_tokenizers import (
+    bytes_tokenizer,
+    sentencepiece_tokenizer,
+    unigram_tokenizer,
+    wordpiece_tokenizer,
+    wrap,
+)
 
 
 def stream(tokenizer: Tokenizer, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> list[str]:
@@ -42,6 +50,8 @@ def test_byte_level_text_appears_once_it_is_certain(pieces: list[str], deltas: l
         pytest.param(["<0xC3>", "<0xA9>", "<0xFF>"], ["", "é", "\ufffd", ""], id="valid-part-of-a-bad-run-is-kept"),
         pytest.param(["<0xC3>", "</s>", "<0xA9>"], ["", "", "é", ""], id="hidden-control-token-inside-a-run"),
         pytest.param(["a", "<0xE2>", "<0x82>"], ["a", "", "", "\ufffd\ufffd"], id="run-cut-by-the-end"),
+        pytest.param(["<0x82>", "<0xAC>", "a"], ["\ufffd", "\ufffd", "a", ""], id="rest-of-a-character-the-prompt-began"),
+        pytest.param(["<0xEF>", "<0xBF>", "<0xBD>", "a"], ["", "", "\ufffd", "a", ""], id="genuine-replacement-character"),
     ],
 )
 def test_byte_fallback_text_appears_once_it_is_certain(tokens: list[str], deltas: list[str]) -> None:
@@ -49,6 +59,44 @@ def test_byte_fallback_text_appears_once_it_is_certain(tokens: list[str], deltas
     ids = [tokenizer._encoder.token_to_id(token) for token in tokens]
     assert stream(tokenizer, ids) == deltas
     assert tokenizer.decode(ids) == "".join(deltas)
+
+
+def test_an_added_token_cuts_a_started_character_and_is_its_own_text() -> None:
+    encoder = tokenizers.Tokenizer(models.BPE(vocab={"Ã": 0, "©": 1, "x": 2}, merges=[]))  # the bytes C3 and A9, and an x
+    encoder.decoder = decoders.ByteLevel()
+    encoder.add_tokens([AddedToken("<tool>", special=False), AddedToken("Grün ", special=False)])
+    tokenizer = wrap(encoder)
+    assert stream(tokenizer, [3, 0, 1, 4, 0, 3, 2]) == ["<tool>", "", "é", "Grün ", "", "\ufffd<tool>", "x", ""]
+    assert tokenizer.decode([3, 0, 1, 4, 0, 3, 2]) == "<tool>éGrün \ufffd<tool>x"
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "byte-fallback", "window"])
+def test_a_hundred_thousand_stray_bytes_cost_a_token_what_text_costs(kind: str) -> None:
+    sizes: list[int] = []
+
+    def decode(ids: list[int]) -> str:
+        sizes.append(len(ids))
+        return "\ufffd" * len(ids)
+
+    if kind == "window":
+        decoder: IncrementalDecoder = WindowDecoder(decode, visible=frozenset({0}))
+    else:
+        tokenizer = bytes_tokenizer([b"\x80"]) if kind == "byte-level" else sentencepiece_tokenizer(["<0x80>"])
+        decoder = tokenizer.incremental()
+    stray = 0 if kind != "byte-fallback" else tokenizer._encoder.token_to_id("<0x80>")
+    text = "".join([decoder.push((stray,)) for _ in range(100_000)]) + decoder.flush()
+    assert text == "\ufffd" * 100_000
+    if kind == "window":
+        assert sum(sizes) < 100_000 * 2 * MAX_PENDING_TOKENS
+    else:
+        assert decoder._tail == b""  # type: ignore[attr-defined]  # nothing piles up
+
+
+def test_a_genuine_replacement_character_leaves_the_window_with_the_next_token_or_the_end() -> None:
+    texts = {0: "a", 1: "\ufffd"}
+    decoder = WindowDecoder(lambda ids: "".join(texts[token_id] for token_id in ids), visible=frozenset(texts))
+    assert [decoder.push((token_id,)) for token_id in (0, 1, 1, 0, 1)] == ["a", "", "", "\ufffd\ufffda", ""]
+    assert decoder.flush() == "\ufffd"
 
 
 def test_exactly_one_dummy_space_is_stripped_at_the_start() -> None:

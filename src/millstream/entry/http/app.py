@@ -5,6 +5,7 @@ Handlers take an `Exchange` and the `Service`. A table is all the routing there 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -51,11 +52,15 @@ class App:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one HTTP request; never raises for what a client does."""
         exchange = Exchange(scope, receive, send, max_body_bytes=self._service.config.max_body_bytes)
+        with contextlib.suppress(ClientGone):
+            await self._answer(exchange)
+
+    async def _answer(self, exchange: Exchange) -> None:
         headers: list[Header] = []
         try:
             await self._handler(exchange, headers)(exchange, self._service)
         except ClientGone:
-            return
+            raise
         except RequestFailed as error:
             await self._fail(exchange, error.failure, headers)
         except MillstreamError as error:
@@ -79,8 +84,8 @@ class App:
         return handler
 
     async def _fail(self, exchange: Exchange, failure: Failure, headers: list[Header]) -> None:
-        log.info(
-            "refused %s %s status=%d type=%s code=%s param=%s",
+        log.info(  # quoted and cut: clients choose these words, line breaks and all
+            "refused %s %.200r status=%d type=%s code=%s param=%.200r",
             exchange.method,
             exchange.path,
             failure.status,

@@ -51,6 +51,16 @@ def headers_too_large(limit: int) -> Failure:
     return Failure(431, f"The request headers have more than {limit} bytes.", "invalid_request_error", code="headers_too_large")
 
 
+def too_many_headers(limit: int) -> Failure:
+    """The request has more headers than the limit."""
+    return Failure(431, f"The request has more than {limit} headers.", "invalid_request_error", code="headers_too_large")
+
+
+def request_timeout(limit_s: float) -> Failure:
+    """The rest of the request did not come."""
+    return Failure(408, f"Nothing more of the request came for {limit_s:g} s.", "invalid_request_error", code="request_timeout")
+
+
 def bad_http(message: str) -> Failure:
     """The bytes are not an HTTP request."""
     return Failure(400, message, "invalid_request_error", code="bad_http")

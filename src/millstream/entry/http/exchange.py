@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.http.body import decode_body
 from millstream.entry.http.direct import DirectWriter
 from millstream.entry.http.errors import Header, body_too_large, error_body, error_headers, unsupported_media_type
 from millstream.errors import RequestError
@@ -58,16 +59,21 @@ class Exchange:
         """Read the body as one JSON object.
 
         Raises:
-            RequestFailed: too large (413) or not declared as JSON (415).
-            RequestError: not JSON, or not an object.
+            RequestFailed: too large (413) or declared as something other than JSON (415).
+            RequestError: not declared, not JSON, or not an object.
             ClientGone: the client left before the body was complete.
         """
         self._check_content_type()
-        return decode_object(await self._read_body())
+        return await decode_body(await self._read_body())
 
     def _check_content_type(self) -> None:
+        # a web page may post other types, and bodies without one, to a server on its reader's machine without asking first
         content_type = self.header(b"content-type")
-        if content_type is not None and content_type.split(b";")[0].strip().lower() != b"application/json":
+        if content_type is None:
+            raise RequestError(
+                "The Content-Type header is missing; it must be `application/json`.", code="missing_content_type"
+            )
+        if content_type.split(b";")[0].strip().lower() != b"application/json":
             raise RequestFailed(unsupported_media_type(content_type.decode("latin-1")))
 
     async def _read_body(self) -> bytes:
@@ -114,7 +120,7 @@ class Exchange:
         """Answer with `body` as JSON; bytes are taken as JSON already."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         await self._start(status, [JSON, (b"content-length", b"%d" % len(data)), *headers])
-        await self._send({"type": "http.response.body", "body": data})
+        await self._write({"type": "http.response.body", "body": data})
 
     async def send_failure(self, failure: Failure, *, headers: Sequence[Header] = ()) -> None:
         """Answer with an error: status and envelope."""
@@ -133,11 +139,11 @@ class Exchange:
 
     async def send_part(self, data: bytes) -> None:
         """Send a part of a stream; waits while the client does not read."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._write({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end_stream(self, data: bytes, *, close: bool = False) -> None:
         """Send the last part of a stream; `close` also ends the connection."""
-        await self._send({"type": "http.response.body", "body": data})
+        await self._write({"type": "http.response.body", "body": data})
         if close and self._transport is not None:
             self._transport.close()
 
@@ -151,21 +157,14 @@ class Exchange:
         self.started = True
         if self.request_id is not None:
             headers.append((b"x-request-id", self.request_id.encode("ascii")))
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._write({"type": "http.response.start", "status": status, "headers": headers})
 
+    async def _write(self, message: Message) -> None:
+        """Hand a part of the answer to the connection.
 
-def decode_object(body: bytes) -> dict[str, Any]:
-    """Decode one JSON object. NaN, Infinity, lone surrogates and endless nesting are not JSON to us.
-
-    Raises:
-        RequestError: it is none.
-    """
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
-    except RecursionError:
-        raise RequestError("The body is nested too deeply.", code="invalid_json") from None
-    if not isinstance(value, dict):
-        raise RequestError("The body must be a JSON object.", code="invalid_json")
-    return value
+        Raises:
+            ClientGone: the connection is closed.
+        """
+        if self._transport is not None and self._transport.is_closing():
+            raise ClientGone
+        await self._send(message)

@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn on a socket of ours, with bounded headers, our error bodies and no signal handlers.
+"""The HTTP server: uvicorn on a socket of ours, with limits on its connections and no signal handlers.
 
 Used by the entry process. The supervisor says when to stop, through the control link; nobody else does.
 """
@@ -7,83 +7,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http
 import logging
 import socket
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from millstream.entry.failure import Failure
-from millstream.entry.http.direct import DirectWriter
-from millstream.entry.http.errors import bad_http, error_body, headers_too_large
-from millstream.entry.http.exchange import DIRECT, TRANSPORT
+from millstream.config import ServerConfig
+from millstream.entry.http.protocol import BoundedHttpProtocol
 from millstream.errors import StartupError
 
-MAX_HEADER_BYTES = 64 * 1024  # httptools itself has no limit
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that none is closed under a request
 BACKLOG = 2048  # connections that may wait to be accepted
-CLOSE_TIMEOUT_S = 2  # what open responses get after the drain
-
-
-class BoundedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which refuses endless headers and answers broken HTTP with the error envelope."""
-
-    _progress = False  # headers, body or end were reached since the last read
-    _unparsed_bytes = 0  # read since then: headers, trailers or chunk extensions that have not come to an end
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        super().connection_made(transport)
-        self._direct = DirectWriter(transport, self.flow)
-
-    def data_received(self, data: bytes) -> None:
-        self._progress = False
-        super().data_received(data)
-        self._unparsed_bytes = 0 if self._progress else self._unparsed_bytes + len(data)
-        if self._unparsed_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
-            self._refuse(headers_too_large(MAX_HEADER_BYTES))
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = cast("Any", {TRANSPORT: self.transport, DIRECT: self._direct})
-
-    def on_headers_complete(self) -> None:
-        self._progress = True
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        self._progress = True
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._progress = True
-        super().on_message_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(bad_http(msg))
-
-    def _refuse(self, failure: Failure) -> None:
-        body = error_body(failure)
-        phrase = http.HTTPStatus(failure.status).phrase
-        head = (
-            f"HTTP/1.1 {failure.status} {phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode("ascii") + body)
-        self.transport.close()
+CLOSE_TIMEOUT_S = 2  # what open answers get to be written after the drain
+TICKS_PER_LOOK = 5  # uvicorn ticks ten times a second; so often connections are looked at for clients that are silent
 
 
 class EntryServer(uvicorn.Server):
     """A uvicorn server that leaves the process's signals alone. `should_exit = True` stops it."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, config: ServerConfig) -> None:
+        limits = {"read_timeout_s": config.read_timeout_s, "write_timeout_s": config.write_timeout_s}
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it does when all is well is ours to say
         super().__init__(
             uvicorn.Config(
                 app,
-                http=BoundedHttpProtocol,
+                http=type("Protocol", (BoundedHttpProtocol,), limits),
                 ws="none",
                 loop="none",
                 lifespan="off",
@@ -92,9 +42,30 @@ class EntryServer(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,  # nothing here depends on who or what stands before us
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
+                timeout_graceful_shutdown=CLOSE_TIMEOUT_S + 1,  # by then `_drop_all` has ended every request
             )
         )
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second while the server runs; returns whether it must stop."""
+        if counter % TICKS_PER_LOOK == 0:
+            now = asyncio.get_running_loop().time()
+            for connection in self._connections():
+                connection.check_timeouts(now)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let answers under way be written, for `CLOSE_TIMEOUT_S`."""
+        dropping = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self._drop_all)
+        await super().shutdown(sockets)
+        dropping.cancel()
+
+    def _drop_all(self) -> None:
+        for connection in self._connections():
+            connection.transport.abort()
+
+    def _connections(self) -> list[BoundedHttpProtocol]:
+        return [each for each in self.server_state.connections if isinstance(each, BoundedHttpProtocol)]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

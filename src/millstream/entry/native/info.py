@@ -62,6 +62,7 @@ async def server_info(exchange: Exchange, service: Service) -> None:
         {
             "version": __version__,
             "model": service.text.names[0],
+            "text_encoder": service.text.tokenizer.encoder_name,
             "configuration": dataclasses.asdict(service.config),
             "engine": manager.engine,
             "processes": service.processes,
@@ -75,6 +76,7 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "steps": stats.steps,
             "retractions": stats.retractions,
             "late_rows_dropped": manager.late_rows_dropped,
+            "stream_mismatch_total": manager.stream_mismatches,
             "detokenizer_rows_dropped": stats.dropped_rows,
         }
     )

@@ -102,7 +102,6 @@ SAMPLING = FieldRules(
         "regex": Refused(_NO_GRAMMAR, ("",)),
         "ebnf": Refused(_NO_GRAMMAR, ("",)),
         "structural_tag": Refused(_NO_GRAMMAR, ("",)),
-        "stop_regex": Refused("regular expressions as stops are not supported by this server", ([], "")),
         "custom_params": Refused("they are for custom logit processors"),
         "stream_interval": Refused("each step is sent as it comes", (1,)),
         "beam_width": Refused("beam search is not supported by this server"),

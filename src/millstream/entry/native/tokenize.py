@@ -9,8 +9,15 @@ from millstream.entry.native.protocol import DETOKENIZE, TOKENIZE, TokenizeReque
 from millstream.entry.openai.chat import render
 from millstream.entry.openai.completions import is_ids
 from millstream.entry.service import Service
+from millstream.entry.tokenize import ITEM_CHARS
 from millstream.errors import RequestError
 from millstream.messages.sampling import verify_token_ids
+
+MAX_ITEMS = 1024  # prompts, or lists of ids, in one call
+MIN_TEXT_CHARS = 2 * 1024 * 1024  # what a call may always hold
+CONTEXT_CHARS = 16  # and this for each token of the context
+
+_FORMS = "tokens must be a list of token ids, or a list of such lists."
 
 
 async def tokenize(exchange: Exchange, service: Service) -> None:
@@ -37,7 +44,8 @@ async def _tokenize(exchange: Exchange, service: Service, request: TokenizeReque
         ]
     else:
         texts = request.prompt if isinstance(request.prompt, list) else [request.prompt or ""]
-    ids = [await manager.prompts.encode(text, add_special_tokens=add_special_tokens, param="prompt") for text in texts]
+    _check_texts(texts, manager.engine.context_length, param="prompt" if request.messages is None else "messages")
+    ids = await manager.prompts.encode_all(texts, add_special_tokens=add_special_tokens)
     several = isinstance(request.prompt, list)
     await exchange.send_json(
         {
@@ -46,6 +54,15 @@ async def _tokenize(exchange: Exchange, service: Service, request: TokenizeReque
             "max_model_len": manager.engine.context_length,
         }
     )
+
+
+def _check_texts(texts: list[str], context_length: int, *, param: str) -> None:
+    """Text to be counted may be longer than the context, within reason."""
+    if len(texts) > MAX_ITEMS:
+        raise RequestError(f"prompt has {len(texts)} items; at most {MAX_ITEMS} are allowed.", param=param)
+    limit = max(MIN_TEXT_CHARS, context_length * CONTEXT_CHARS)
+    if (size := sum(map(len, texts))) > limit:
+        raise RequestError(f"The text has {size} characters in all; at most {limit} are allowed.", param=param)
 
 
 async def detokenize(exchange: Exchange, service: Service) -> None:
@@ -59,12 +76,16 @@ async def _detokenize(exchange: Exchange, service: Service, tokens: list[Any], r
     service.resolve_model(request.model)
     several = bool(tokens) and isinstance(tokens[0], list)
     lists = tokens if several else [tokens]
-    if not all(each == [] or is_ids(each) for each in lists):
-        raise RequestError("tokens must be a list of token ids, or a list of such lists.", param="tokens")
-    for ids in lists:
-        verify_token_ids("tokens", ids, manager.tokenizer.vocab_size)
+    if len(lists) > MAX_ITEMS:
+        raise RequestError(f"tokens has {len(lists)} lists; at most {MAX_ITEMS} are allowed.", param="tokens")
+    if not all(isinstance(each, list) for each in lists):
+        raise RequestError(_FORMS, param="tokens")
 
     def decode() -> list[str]:
+        for ids in lists:
+            if ids and not is_ids(ids):
+                raise RequestError(_FORMS, param="tokens")
+            verify_token_ids("tokens", ids, manager.tokenizer.vocab_size)
         return [
             manager.tokenizer.decode(
                 ids,
@@ -74,5 +95,5 @@ async def _detokenize(exchange: Exchange, service: Service, tokens: list[Any], r
             for ids in lists
         ]
 
-    texts = await manager.prompts.off_loop(sum(map(len, lists)), decode)
+    texts = await manager.prompts.off_loop(sum(map(len, lists)) + ITEM_CHARS * (len(lists) - 1), decode)
     await exchange.send_json({"text": texts if several else texts[0]})

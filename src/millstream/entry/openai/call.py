@@ -26,18 +26,19 @@ def resolve_rid(rid: str | None) -> str:
     return rid
 
 
-def check_choices(n: int, prompts: int) -> None:
-    """Check the number of choices before anything is made for them.
+def check_choices(n: int, prompts: int, places: int) -> None:
+    """Check the number of choices before anything is made for them; `places`: requests the scheduler takes on at a time.
 
     Raises:
-        RequestError: none, or too many.
+        RequestError: none, or too many: more than `places` would be refused at any time.
     """
     if not 1 <= n <= MAX_CHOICES:
         raise RequestError(f"n is {n}; it must be from 1 to {MAX_CHOICES}.", param="n")
-    if n * prompts > MAX_CHOICES:
+    most = min(MAX_CHOICES, places)
+    if n * prompts > most:
         raise RequestError(
-            f"{prompts} prompts with n = {n} make {n * prompts} choices; at most {MAX_CHOICES} are allowed.",
-            param="prompt" if prompts > MAX_CHOICES else "n",
+            f"{prompts} prompts with n = {n} make {n * prompts} choices; at most {most} are allowed.",
+            param="prompt" if prompts > most else "n",
         )
 
 
@@ -55,6 +56,10 @@ def make_requests(
     Raises:
         RequestError: a value is out of range.
     """
+    if fields.max_completion_tokens is not None and fields.max_completion_tokens < 1:
+        raise RequestError(
+            f"max_completion_tokens is {fields.max_completion_tokens}; it must be at least 1.", param="max_completion_tokens"
+        )
     limit = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
     namespace = cache_namespace(fields.cache_salt, fields.extra_key)
     single = fields.n * len(prompts) == 1

@@ -10,9 +10,10 @@ from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.answer import Call, answer
 from millstream.entry.openai.call import check_choices, make_requests, resolve_rid
 from millstream.entry.openai.chunks import CHAT_SHAPE
-from millstream.entry.openai.messages import check_messages, text_size
+from millstream.entry.openai.messages import check_messages, item_count, text_size
 from millstream.entry.openai.protocol import CHAT, ChatCompletionRequest
 from millstream.entry.service import Service
+from millstream.entry.tokenize import ITEM_CHARS
 from millstream.errors import RequestError
 
 
@@ -26,7 +27,7 @@ async def chat_completions(exchange: Exchange, service: Service) -> None:
 async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequest, received: float) -> None:
     service.check_ready()
     model = service.resolve_model(request.model)
-    check_choices(request.n, prompts=1)
+    check_choices(request.n, prompts=1, places=service.places)
     rid = resolve_rid(request.rid)
     prompt = await render(
         service,
@@ -75,4 +76,4 @@ async def render(
         continue_final_message=continue_final_message,
         kwargs=kwargs,
     )
-    return await prompts.off_loop(size, work)
+    return await prompts.off_loop(size + ITEM_CHARS * (item_count(messages) - 1), work)

@@ -28,7 +28,7 @@ async def completions(exchange: Exchange, service: Service) -> None:
 async def _run(exchange: Exchange, service: Service, request: CompletionRequest, received: float) -> None:
     service.check_ready()
     model = service.resolve_model(request.model)
-    check_choices(request.n, prompts=_count(request.prompt))
+    check_choices(request.n, prompts=_count(request.prompt), places=service.places)
     if request.best_of is not None and request.best_of != request.n:
         raise RequestError(f"best_of is {request.best_of}; it must equal n, {request.n}.", param="best_of")
     prompts, several = parse_prompts(request.prompt)

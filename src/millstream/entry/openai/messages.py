@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.errors import RequestError
+from millstream.text.conversation import MAX_MESSAGES
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _FIELDS = frozenset({"role", "content", "name", "refusal", "reasoning_content", "tool_calls", "tool_call_id"})
@@ -13,11 +14,13 @@ _NEEDS_TOOLS = ("tool_calls", "tool_call_id")
 
 
 def check_messages(messages: list[dict[str, Any]], *, template_uses_tools: bool) -> None:
-    """Check roles and field names.
+    """Check number, roles and field names.
 
     Raises:
-        RequestError: an unknown role or field, or a tool call that the template would drop; `param` names it.
+        RequestError: too many, an unknown role or field, or a tool call that the template would drop; `param` names it.
     """
+    if len(messages) > MAX_MESSAGES:
+        raise RequestError(f"messages has {len(messages)} items; at most {MAX_MESSAGES} are allowed.", param="messages")
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         role = message.get("role")
@@ -43,3 +46,8 @@ def text_size(messages: list[dict[str, Any]]) -> int:
         elif isinstance(content, list):
             size += sum(len(str(part.get("text", ""))) if isinstance(part, dict) else 0 for part in content)
     return size
+
+
+def item_count(messages: list[dict[str, Any]]) -> int:
+    """How many messages and parts these are: each costs time, however short its text."""
+    return len(messages) + sum(len(content) for message in messages if isinstance(content := message.get("content"), list))

@@ -93,7 +93,6 @@ _REFUSED = {
     "guided_regex": Refused(_NO_GRAMMAR),
     "guided_choice": Refused(_NO_GRAMMAR),
     "guided_grammar": Refused(_NO_GRAMMAR),
-    "stop_regex": Refused("regular expressions as stops are not supported by this server", ([], "")),
     "custom_logit_processor": Refused("code from requests is never run", ("",)),
     "custom_params": Refused("they are for custom logit processors"),
     "input_ids": Refused("use /v1/completions or /generate for token ids"),

@@ -74,17 +74,17 @@ def test_what_is_not_a_json_object_of_ours_is_a_400(raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("content_type", "status"),
     [
-        ("application/json", 200), ("Application/JSON; charset=utf-8", 200), (None, 200),
+        ("application/json", 200), ("Application/JSON; charset=utf-8", 200), (None, 400),
         ("text/plain", 415), ("application/x-www-form-urlencoded", 415), ("", 415),
     ],
 )  # fmt: skip
 def test_only_json_is_read(content_type: str | None, status: int) -> None:
     async def scenario() -> None:
-        headers = {} if content_type is None else {"content-type": content_type}
-        response = await post(Entry().app, CHAT, GOOD, headers=headers)
+        response = await post(Entry().app, CHAT, GOOD, headers={"content-type": content_type})
         assert response.status == status
+        codes = {400: "missing_content_type", 415: "unsupported_media_type"}
         if status != 200:
-            assert response.error["code"] == "unsupported_media_type"
+            assert response.error["code"] == codes[status]
 
     run(scenario())
 
@@ -148,3 +148,16 @@ def test_each_request_leaves_one_line_without_its_text(caplog: pytest.LogCapture
     assert len([line for line in ends if "cause=context_length_exceeded" in line]) == 1
     assert "stages_ms" in caplog.text
     assert "SECRET" not in caplog.text
+
+
+def test_a_client_cannot_write_lines_of_its_own_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        app = Entry().app
+        await get(app, "/x\n2026-01-01 I entry       forged")
+        await post(app, CHAT, {**GOOD, "a\nb" * 1000: 1})
+
+    with caplog.at_level("INFO", logger="millstream"):
+        run(scenario())
+    messages = [record.getMessage() for record in caplog.records if record.getMessage().startswith("refused")]
+    assert len(messages) == 2
+    assert all("\n" not in message and len(message) < 400 for message in messages)

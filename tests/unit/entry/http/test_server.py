@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from millstream.config import ServerConfig
-from millstream.entry.http.server import MAX_HEADER_BYTES, EntryServer, bind, url_of
+from millstream.entry.http.protocol import MAX_HEADER_BYTES
+from millstream.entry.http.server import bind, url_of
 from millstream.errors import StartupError
 from millstream.messages import AbortReq, Stop, TokenizedGenerateReqInput
 from tests.support.asgi import run
 from tests.support.engine import Entry
+from tests.support.http import error_of, post_bytes, serving
 from tests.support.sse import joined_content, parse_events
-
-
-@asynccontextmanager
-async def serving(entry: Entry) -> AsyncIterator[int]:
-    """The port of a running server."""
-    sock = bind("127.0.0.1", 0)
-    server = EntryServer(entry.app)
-    task = asyncio.create_task(server.serve(sockets=[sock]))
-    try:
-        yield sock.getsockname()[1]
-    finally:
-        server.should_exit = True
-        await task
-
-
-def post_bytes(body: object) -> bytes:
-    data = json.dumps(body).encode()
-    return (
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        + f"Content-Length: {len(data)}\r\n\r\n".encode()
-        + data
-    )
-
-
-def error_of(answer: bytes) -> dict[str, object]:
-    error: dict[str, object] = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    return error
 
 
 @pytest.mark.parametrize("kind", ["one-header", "many-headers", "url", "chunk-extension"])

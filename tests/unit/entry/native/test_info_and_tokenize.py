@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -69,6 +71,7 @@ def test_server_info_asks_all_three_processes() -> None:
         assert info["processes"]["scheduler"] == {"pid": 1, "state": "READY"}
         assert info["configuration"]["page_size"] == 16
         assert info["late_rows_dropped"] == 0
+        assert (info["text_encoder"], info["stream_mismatch_total"]) == ("tokenizers", 0)
 
     run(scenario())
 
@@ -112,11 +115,47 @@ def test_messages_are_tokenised_exactly_as_a_chat_request() -> None:
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": [10**9]}, "tokens"),
         ("/detokenize", {"tokens": [[1], 2]}, "tokens"),
+        ("/detokenize", {"tokens": [[1], *[[]] * 1024]}, "tokens"),
+        ("/tokenize", {"prompt": ["a"] * 1025}, "prompt"),
+        ("/tokenize", {"prompt": ["a" * 1_100_000] * 2}, "prompt"),
     ],
 )
 def test_what_is_wrong_is_refused_by_name(path: str, body: dict[str, Any], param: str) -> None:
     async def scenario() -> None:
         response = await post(Entry().app, path, body)
         assert (response.status, response.error["param"]) == (400, param)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "method"),
+    [
+        ("/tokenize", {"prompt": ["a"] * 1000}, "encode"),
+        ("/tokenize", {"prompt": ["a" * 1900] * 2}, "encode"),
+        ("/detokenize", {"tokens": [[70], *[[]] * 1000]}, "decode"),
+    ],
+)
+def test_many_small_items_are_a_large_job(path: str, body: dict[str, Any], method: str) -> None:
+    threads = set()
+
+    def watched(*arguments: Any, **more: Any) -> Any:
+        threads.add(threading.current_thread())
+        return getattr(type(TOKENIZER), method)(TOKENIZER, *arguments, **more)
+
+    async def scenario() -> None:
+        entry = Entry()
+        with patch.object(TOKENIZER, method, watched):
+            assert (await post(entry.app, path, body)).status == 200
+
+    run(scenario())
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+def test_text_beyond_the_context_can_be_counted() -> None:
+    async def scenario() -> None:
+        answer = (await post(Entry().app, "/tokenize", {"prompt": "word " * 100_000})).body
+        assert answer["count"] > CONTEXT_LENGTH
 
     run(scenario())

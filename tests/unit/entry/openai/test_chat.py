@@ -293,3 +293,12 @@ def test_a_model_without_template_says_what_to_do() -> None:
         assert (await get(entry.app, "/health")).status == 200
 
     run(scenario())
+
+
+def test_the_number_of_messages_is_checked_before_any_of_them() -> None:
+    async def scenario() -> None:
+        response = await post(Entry().app, PATH, {"messages": [{"role": "nobody"}] * 10_001})
+        assert (response.status, response.error["param"]) == (400, "messages")
+        assert "10000" in response.error["message"]
+
+    run(scenario())

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from openai.types import Completion
 
+from millstream.config import ServerConfig
 from tests.support.asgi import post, run
 from tests.support.engine import CONTEXT_LENGTH, TOKENIZER, Entry
 
@@ -110,5 +111,34 @@ def test_best_of_that_asks_for_nothing_and_neutral_values_pass() -> None:
     async def scenario() -> None:
         body = {"prompt": "a", "best_of": 2, "n": 2, "echo": False, "suffix": "", "logprobs": None}
         assert (await post(Entry().app, PATH, body)).status == 200
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": "x", "n": 4}, "n"), ({"prompt": ["x"] * 2, "n": 2}, "n"),
+        ({"prompt": ["x"] * 4}, "prompt"), ({"prompt": "x", "n": 3}, None),
+    ],
+)  # fmt: skip
+def test_more_choices_than_the_server_has_places_are_the_clients_error(body: dict[str, Any], param: str | None) -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(max_queued_requests=1), max_running_requests=2)
+        response = await post(entry.app, PATH, body)
+        assert response.status == (200 if param is None else 400)
+        if param is not None:
+            assert response.error["param"] == param
+            assert "at most 3" in response.error["message"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_a_limit_of_no_tokens_is_refused_by_the_name_it_was_sent_with(name: str) -> None:
+    async def scenario() -> None:
+        response = await post(Entry().app, PATH, {"prompt": "x", name: 0})
+        assert (response.status, response.error["param"]) == (400, name)
+        assert name in response.error["message"]
 
     run(scenario())

@@ -1,0 +1,78 @@
+"""Request bodies: bytes to one JSON object, bounded in what it may cost before anything is made of it.
+
+Called by the exchange. A decoder holds the interpreter lock and makes an object of every `[]`, so a large body is weighed by
+its punctuation first, and all of it in a thread: between two steps the event loop gets its turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from millstream.errors import RequestError
+
+INLINE_BYTES = 256 * 1024  # below this a body cannot hold enough values to matter
+# as many as 10,000 messages of several parts need, and the token ids of many prompts
+MAX_STRINGS = 200_000  # names of fields too
+MAX_CONTAINERS = 100_000  # arrays and objects
+MAX_VALUES = 1_000_000  # of all kinds
+
+
+async def decode_body(body: bytes) -> dict[str, Any]:
+    """Decode one JSON object, off the event loop where it is large.
+
+    Raises:
+        RequestError: it is none, or has too many values.
+    """
+    if len(body) <= INLINE_BYTES:
+        return decode_object(body)
+    return await asyncio.to_thread(_decode_large, body)
+
+
+def _decode_large(body: bytes) -> dict[str, Any]:
+    check_weight(body)
+    return decode_object(body)
+
+
+def check_weight(body: bytes) -> None:
+    """Count values without decoding: punctuation outside strings, and quotes that no backslash precedes.
+
+    Raises:
+        RequestError: there are too many.
+    """
+    plain = body
+    for escaped in (b"\\\\", b'\\"'):
+        if escaped in plain:
+            plain = plain.replace(escaped, b"")
+    if (strings := plain.count(b'"') // 2) > MAX_STRINGS:
+        _refuse(strings, "strings and names", MAX_STRINGS)
+    outside = b"".join(plain.split(b'"')[::2])
+    if (containers := outside.count(b"[") + outside.count(b"{")) > MAX_CONTAINERS:
+        _refuse(containers, "arrays and objects", MAX_CONTAINERS)
+    if (values := outside.count(b",") + 1) > MAX_VALUES:
+        _refuse(values, "values", MAX_VALUES)
+
+
+def _refuse(count: int, things: str, limit: int) -> None:
+    raise RequestError(f"The body has {count} {things}; at most {limit} are allowed.", code="body_too_complex")
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """Decode one JSON object. NaN, Infinity, lone surrogates and endless nesting are not JSON to us.
+
+    Raises:
+        RequestError: it is none.
+    """
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # the decoder calls a lone surrogate truncated data too
+        reason = "it ends too early, or has a lone surrogate" if "truncated" in str(error) else str(error)
+        raise RequestError(f"The body is not valid JSON or not valid Unicode: {reason}.", code="invalid_json") from None
+    except RecursionError:
+        raise RequestError("The body is nested too deeply.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise RequestError("The body must be a JSON object.", code="invalid_json")
+    return value

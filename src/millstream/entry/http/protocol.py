@@ -1,0 +1,176 @@
+"""One connection: uvicorn's protocol with bounds on what a client may send and how long it may keep us waiting.
+
+Made by the server for each connection. All limits on a connection are here. Rules: broken or endless HTTP is answered in the
+error envelope; requests sent ahead are answered in order; a client that leaves ends every request of its connection.
+"""
+
+from __future__ import annotations
+
+import http
+from typing import Any, ClassVar, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from millstream.entry.failure import Failure, failure_of_cause
+from millstream.entry.http.direct import DirectWriter
+from millstream.entry.http.errors import bad_http, error_body, headers_too_large, request_timeout, too_many_headers
+from millstream.entry.http.exchange import DIRECT, TRANSPORT
+
+MAX_HEADER_BYTES = 64 * 1024  # request line and headers; httptools itself has no limit
+MAX_HEADERS = 128
+MAX_AHEAD = 16  # requests that may wait for the answer to an earlier one
+MAX_AHEAD_BYTES = 64 * 1024  # body of the newest of them
+_OVERHEAD = 4  # bytes of `: ` and the line break
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """A connection with limits. The server calls `check_timeouts` now and then, and `shutdown` at its end."""
+
+    read_timeout_s: ClassVar[float]
+    write_timeout_s: ClassVar[float]
+
+    _running: RequestResponseCycle | None = None  # the request being answered; uvicorn's `cycle` is the newest, maybe queued
+    _in_message = False  # a request has begun and its body is not complete
+    _progress = False  # headers, body or end were reached since the last read
+    _unparsed_bytes = 0  # read since then: headers, trailers or chunk extensions that have not come to an end
+    _header_bytes = 0
+    _deaf = False  # what still comes is thrown away; the connection ends after the running answer
+    _failure: Failure | None = None  # why a parser callback raised
+    _unsent = 0
+    _read_at = 0.0
+    _taken_at = 0.0  # when the client last took something, or had nothing to take
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._direct = DirectWriter(transport, self.flow)
+        self._read_at = self._taken_at = self.loop.time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for cycle in (self._running, *(cycle for cycle, _ in self.pipeline)):
+            if cycle is not None:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.pipeline.clear()
+
+    def data_received(self, data: bytes) -> None:
+        self._read_at = self.loop.time()
+        if self._deaf:
+            return
+        self._progress = False
+        super().data_received(data)
+        self._unparsed_bytes = 0 if self._progress else self._unparsed_bytes + len(data)
+        if self._unparsed_bytes > MAX_HEADER_BYTES:
+            self._refuse(headers_too_large(MAX_HEADER_BYTES))
+        if self.pipeline:
+            if len(self.pipeline) > MAX_AHEAD or len(self.cycle.body) > MAX_AHEAD_BYTES:
+                self._stop_listening()
+            self._read_on()
+
+    def on_message_begin(self) -> None:
+        self._in_message = True
+        self._header_bytes = 0
+        super().on_message_begin()
+        self.scope["extensions"] = cast("Any", {TRANSPORT: self.transport, DIRECT: self._direct})
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count_header(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count_header(len(name) + len(value) + _OVERHEAD)
+
+    def on_headers_complete(self) -> None:
+        self._progress = True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._progress = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._progress = True
+        self._in_message = False
+        super().on_message_complete()
+
+    def resume_writing(self) -> None:
+        self._taken_at = self.loop.time()
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(self._failure or bad_http(msg))
+
+    def check_timeouts(self, now: float) -> None:
+        """End the connection where the client owes bytes, or leaves ours unread, for too long."""
+        unsent = self.transport.get_write_buffer_size()
+        answering = self._running is not None and not self._running.response_complete and not self.flow.write_paused
+        if unsent == 0 or unsent < self._unsent or answering:
+            self._taken_at = now
+        self._unsent = unsent
+        if now - self._taken_at >= self.write_timeout_s:
+            self.transport.abort()
+        elif self._awaits_bytes() and now - self._read_at >= self.read_timeout_s:
+            if self._in_message:
+                self._refuse(request_timeout(self.read_timeout_s))
+            else:
+                self.transport.close()
+
+    def shutdown(self) -> None:
+        """Called once, when the server ends: answers under way are completed, all else is refused or closed."""
+        if self._running is None or self._running.response_complete:
+            self.transport.close()
+        else:
+            self._refuse(failure_of_cause("drain"))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _awaits_bytes(self) -> bool:
+        """Whether the client has not finished a request. Between requests, uvicorn's own keep-alive timer runs."""
+        idle = self.cycle is None or self.cycle.response_complete
+        return self._in_message or (idle and self.timeout_keep_alive_task is None)
+
+    def _count_header(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._failure = headers_too_large(MAX_HEADER_BYTES)
+        elif len(self.headers) > MAX_HEADERS:
+            self._failure = too_many_headers(MAX_HEADERS)
+        if self._failure is not None:
+            raise ValueError(self._failure.code)  # the parser stops, and uvicorn calls `send_400_response`
+
+    def _refuse(self, failure: Failure) -> None:
+        """Answer what is being read with `failure` and close; where an earlier request is being answered, close after it."""
+        running = self._running
+        if running is not None and not running.response_complete and (running.response_started or not running.more_body):
+            self._stop_listening()
+            return
+        if self.transport.is_closing():
+            return
+        self._deaf = True
+        if self.cycle is not None and self.cycle.scope is self.scope and self.cycle.response_complete:
+            self.transport.close()  # answered before it was complete
+            return
+        body = error_body(failure)
+        retry = "" if failure.retry_after_s is None else f"retry-after: {failure.retry_after_s}\r\n"
+        head = (
+            f"HTTP/1.1 {failure.status} {http.HTTPStatus(failure.status).phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode("ascii") + body)
+        self.transport.close()
+
+    def _stop_listening(self) -> None:
+        """Read on, only to see the client leave, and close after the running answer. HTTP lets a client send the rest again."""
+        self._deaf = True
+        self.pipeline.clear()
+        if self._running is not None:
+            self._running.keep_alive = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """uvicorn pauses reading where a request is sent ahead, and would not see the client leave."""
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
