@@ -46,7 +46,9 @@ def test_clients_of_an_engine_that_hangs_at_the_end_get_an_error(tmp_path: Path)
     with Server(*arguments, directory=tmp_path) as server:
         url = server.wait_ready()
         half_sent = socket.create_connection((str(urlsplit(url).hostname), urlsplit(url).port or 80), timeout=30)
-        half_sent.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+        half_sent.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        )
         streamed = open_request(url, stream=True, rid="streamed")
         start = b""
         while b'"text"' not in start:

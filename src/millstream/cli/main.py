@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from cyclopts.config import Env
 
 from millstream import __version__
-from millstream.checkpoint.locate import resolve_model
+from millstream.checkpoint.locate import SCRIPTED_NAMES, resolve_model
 from millstream.cli.banner import ready_banner
 from millstream.config import EMBEDDED_MODEL, ServerConfig
 from millstream.errors import StartupError
@@ -72,7 +72,7 @@ def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:
         if config.executor != "scripted":
             resolve_model(config.model)
         return config
-    names = ("scripted",) if config.executor == "scripted" else resolve_model(config.model).names
+    names = SCRIPTED_NAMES if config.executor == "scripted" else resolve_model(config.model).names
     return dataclasses.replace(config, served_model_name=names)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from millstream.checkpoint.locate import resolve_model
+from millstream.checkpoint.locate import SCRIPTED_NAMES, resolve_model
 from millstream.config import ChildConfig, ServerConfig
 from millstream.entry.failure import failure_of_cause
 from millstream.entry.http.app import App
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 ABORT_GRACE_S = 1.5  # what aborted requests get to end by themselves, after the drain
 SWITCH_INTERVAL_S = 0.001  # a worker thread in Python code, such as a template, may keep the event loop waiting this long
-SCRIPTED_NAMES: tuple[str, ...] = ("scripted",)
 
 
 def run(config: ChildConfig, control: ControlLink) -> None:

@@ -38,7 +38,7 @@ def test_flags_reach_the_configuration(supervisor: type[FakeSupervisor]) -> None
     assert supervisor.seen.port == 0
     assert supervisor.seen.scripted_step_ms == 2.5
     assert supervisor.seen.disable_radix_cache
-    assert supervisor.seen.served_model_name == ("scripted",)
+    assert supervisor.seen.served_model_name == ("scripted", "smollm2-135m-instruct", "smollm2")
 
 
 def test_the_environment_gives_defaults_and_flags_win(
