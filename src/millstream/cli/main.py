@@ -72,7 +72,7 @@ def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:
         if config.executor != "scripted":
             resolve_model(config.model)
         return config
-    names: tuple[str, ...] = SCRIPTED_NAMES if config.executor == "scripted" else resolve_model(config.model).names
+    names = SCRIPTED_NAMES if config.executor == "scripted" else resolve_model(config.model).names
     return dataclasses.replace(config, served_model_name=names)
 
 
