@@ -5,6 +5,7 @@ Reads its configuration from the control link, runs the process of that name, an
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -41,6 +42,8 @@ def main(name: ProcessName, fd: int) -> int:
         importlib.import_module(f"millstream.{name}.process").run(config, control)
     except PeerGone:
         log.error("the supervisor is gone; stopping")
+        with contextlib.suppress(OSError):  # it cannot do it any more; works for the last of us, when the sockets are gone
+            config.socket_dir.rmdir()
         return 1
     except StartupError as error:
         control.send(ChildError(process=name, message=str(error), hint=error.hint))

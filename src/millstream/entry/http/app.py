@@ -40,6 +40,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/detokenize": {"POST": detokenize},
     "/v1/detokenize": {"POST": detokenize},
 }
+PROBES = ("/health", "/ready")
 MODEL_PREFIX = "/v1/models/"  # the rest is a model's name, which may hold slashes
 
 
@@ -84,7 +85,9 @@ class App:
         return handler
 
     async def _fail(self, exchange: Exchange, failure: Failure, headers: list[Header]) -> None:
-        log.info(  # quoted and cut: clients choose these words, line breaks and all
+        level = logging.DEBUG if exchange.path in PROBES else logging.INFO  # they ask many times a second while we load
+        log.log(  # quoted and cut: clients choose these words, line breaks and all
+            level,
             "refused %s %.200r status=%d type=%s code=%s param=%.200r",
             exchange.method,
             exchange.path,

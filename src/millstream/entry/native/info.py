@@ -25,19 +25,20 @@ async def health(exchange: Exchange, service: Service) -> None:
 
 
 async def models(exchange: Exchange, service: Service) -> None:
-    """The served model under each of its names."""
+    """The served model under each of its names, once it can be used: some clients and routers take this for readiness."""
+    service.check_ready()
     await exchange.send_json({"object": "list", "data": [_card(service, name) for name in service.text.names]})
 
 
 async def model(exchange: Exchange, service: Service, name: str) -> None:
     """One model."""
+    service.check_ready()
     if name not in service.text.names:
         raise ModelNotFound(name, service.text.names[0])
     await exchange.send_json(_card(service, name))
 
 
 def _card(service: Service, name: str) -> dict[str, Any]:
-    manager = service.started
     return {
         "id": name,
         "object": "model",
@@ -45,7 +46,7 @@ def _card(service: Service, name: str) -> dict[str, Any]:
         "owned_by": "millstream",
         "root": service.text.names[0],
         "parent": None,
-        "max_model_len": manager.engine.context_length if manager is not None else None,
+        "max_model_len": service.manager.engine.context_length,
     }
 
 
