@@ -79,12 +79,13 @@ class Generation:
         return [(index, row) for index, state in enumerate(self.states) if (row := state.take()) is not None]
 
     def stamp_written(self, now: float, *, last: bool = False) -> None:
-        """Note that text was handed to the connection at `now`; `last`: nothing more will be."""
+        """Note that a part of a stream was handed to the connection at `now`; `last`: that the answer is complete."""
         for state in self.states:
             timing = state.obj.timing
-            timing.first_written = timing.first_written or now
             if last:
                 timing.written = now
+            else:
+                timing.first_written = timing.first_written or now
 
     def fail(self, state: ReqState, failure: Failure) -> None:
         """End `state` from the entry's side: no row of it will come."""

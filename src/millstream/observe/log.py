@@ -64,7 +64,7 @@ def log_request_end(end: RequestEnd) -> None:
         end.prompt_tokens,
         end.cached_tokens,
         end.completion_tokens,
-        _milliseconds(timing.received, timing.first_written),
+        _milliseconds(timing.received, timing.first_written or timing.prefilled),  # a plain answer is written only once
         _milliseconds(timing.received, timing.written or end.ended),
         f" request_id={end.request_id}" if end.request_id else "",
     )
