@@ -108,7 +108,8 @@ class PromptEncoder:
             count += len(self._tokenizer.encode(part, add_special_tokens=False))
             if count > 2 * self._context_length:
                 raise ContextLengthExceeded(
-                    f"This model's maximum context length is {self._context_length} tokens; the prompt has more.", param=param
+                    f"This model's maximum context length is {self._context_length} tokens; the prompt has more than {count}.",
+                    param=param,
                 )
         _check_wanted(gone)
 

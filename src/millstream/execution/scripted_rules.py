@@ -11,16 +11,18 @@ import json
 from importlib import resources
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from millstream.errors import RequestError, StartupError
 from millstream.text.byte_table import BYTE_LEVEL_ALPHABET
 from millstream.text.tokenizer import Tokenizer
 
 OPEN_TAG = "<script>"
+MAX_DELAY_S = 3600.0
+Delay = Annotated[float, Meta(ge=0, le=MAX_DELAY_S * 1000)]  # milliseconds; the bounds refuse NaN, too
 
 
 class RawPiece(Struct, forbid_unknown_fields=True, frozen=True):
@@ -37,8 +39,8 @@ class Fault(Struct, forbid_unknown_fields=True, frozen=True):
     """What goes wrong in the step after `after` steps of a request."""
 
     kind: Literal["error", "raise", "exit", "hang"]
-    after: int = 0  # steps that brought tokens
-    seconds: float = 1.0  # of a hang
+    after: Annotated[int, Meta(ge=0)] = 0  # steps that brought tokens
+    seconds: Annotated[float, Meta(ge=0, le=MAX_DELAY_S)] = 1.0  # of a hang
 
 
 class ScriptSpec(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -47,8 +49,8 @@ class ScriptSpec(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     match: str | None = None  # in a rule: what the prompt's text must contain
     pieces: list[Piece | list[Piece]] = []
     finish: Literal["stop", "length"] = "stop"  # after the pieces: nothing, or the built-in text
-    delay_ms: float = 0.0  # before the first token
-    step_ms: float = 0.0  # between two steps
+    delay_ms: Delay = 0.0  # before the first token
+    step_ms: Delay = 0.0  # between two steps
     fault: Fault | None = None
 
 

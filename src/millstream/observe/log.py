@@ -47,7 +47,8 @@ def configure_logging(process: str, level: str) -> None:
         stream=sys.stderr,
         force=True,
     )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # when the server starts and stops, its supervisor says
+    # when the server starts and stops, its supervisor says; what is wrong with a client's bytes, the client is told
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
 
 
 def log_request_end(end: RequestEnd) -> None:

@@ -226,6 +226,10 @@ def test_a_rid_used_again_gets_its_own_script() -> None:
         '{"match": "a"}',
         '{"pieces": [{"ids": [99999]}]}',
         '{"pieces": [{"bytes": "f"}]}',
+        '{"step_ms": -5}',
+        '{"delay_ms": NaN}',
+        '{"delay_ms": 1e308}',
+        '{"fault": {"kind": "error", "after": -1}}',
     ],
 )
 def test_a_bad_script_in_a_prompt_ends_its_row_alone(script: str) -> None:

@@ -61,6 +61,12 @@ def request_timeout(limit_s: float) -> Failure:
     return Failure(408, f"Nothing more of the request came for {limit_s:g} s.", "invalid_request_error", code="request_timeout")
 
 
+def no_upgrade() -> Failure:
+    """A request with a body asks for another protocol."""
+    message = "This server speaks HTTP/1.1 only: send the request without an `Upgrade` header."
+    return Failure(400, message, "invalid_request_error", code="no_upgrade")
+
+
 def bad_http(message: str) -> Failure:
     """The bytes are not an HTTP request."""
     return Failure(400, message, "invalid_request_error", code="bad_http")

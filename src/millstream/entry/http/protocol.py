@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from millstream.entry.failure import Failure, failure_of_cause
 from millstream.entry.http.direct import DirectWriter
-from millstream.entry.http.errors import bad_http, error_body, headers_too_large, request_timeout, too_many_headers
+from millstream.entry.http.errors import bad_http, error_body, headers_too_large, no_upgrade, request_timeout, too_many_headers
 from millstream.entry.http.exchange import DIRECT, TRANSPORT
 
 MAX_HEADER_BYTES = 64 * 1024  # request line and headers; httptools itself has no limit
@@ -83,7 +83,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._progress = True
+        if self.parser.should_upgrade():
+            self._decline_upgrade()
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self._progress = True
@@ -122,6 +126,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
         else:
             self._refuse(failure_of_cause("drain"))
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """A client's choice is no news to the operator."""
+
+    def _decline_upgrade(self) -> None:
+        """Go on in HTTP/1.1, as HTTP lets us. But the parser takes all that follows the headers for the other protocol: so a
+        body is refused, instead of lost, or read as a request, and nothing is read after this request.
+        """
+        names = {name for name, value in self.headers if (name, value) != (b"content-length", b"0")}
+        if names & {b"content-length", b"transfer-encoding"}:
+            self._failure = no_upgrade()
+            raise ValueError(self._failure.code)
+        self._deaf = True
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle

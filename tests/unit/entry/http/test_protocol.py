@@ -196,3 +196,41 @@ def test_at_the_end_of_the_server_an_unfinished_request_is_no_fault(sent: bytes,
 
     run(scenario())
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+
+@pytest.mark.parametrize("pause", [False, True], ids=["at-once", "body-later"])
+def test_a_body_behind_an_upgrade_is_refused_and_never_taken_for_a_request(pause: bool) -> None:
+    body = b'POST /abort_request HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 18\r\n\r\n{"abort_all": true}'
+
+    async def scenario() -> None:
+        entry = Entry()
+        async with serving(entry) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            head = b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%b\r\n" % (len(body), UPGRADE)
+            writer.write(head if pause else head + body + HEALTH)
+            answer = await reader.readuntil(b"}}")
+            if pause:
+                writer.write(body)
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert error_of(answer)["code"] == "no_upgrade"
+            assert await reader.read() == b""
+            writer.close()
+
+    run(scenario())
+
+
+def test_an_upgrade_without_a_body_is_declined_and_the_request_answered(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with serving(Entry()) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n%b\r\n" % UPGRADE + HEALTH)
+            answer = await reader.read()  # to the end: nothing is read after it
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert answer.count(b"HTTP/1.1") == 1
+            writer.close()
+
+    run(scenario())
+    assert not any(record.levelno >= logging.WARNING for record in caplog.records)
