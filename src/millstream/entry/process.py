@@ -11,12 +11,11 @@ import logging
 import socket
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from millstream.checkpoint.locate import SCRIPTED_NAMES, resolve_model
+from millstream.checkpoint.locate import configured_source
 from millstream.config import ChildConfig, ServerConfig
 from millstream.entry.failure import failure_of_cause
 from millstream.entry.http.app import App
@@ -28,7 +27,7 @@ from millstream.ipc.channel import PullChannel, PushChannel
 from millstream.ipc.control import ControlLink, PeerGone
 from millstream.messages import Ready, ServerState, Shutdown, ToEntry
 from millstream.text.chat_template import ChatTemplate
-from millstream.text.tokenizer import load_scripted_tokenizer, load_tokenizer
+from millstream.text.tokenizer import load_configured_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -55,24 +54,12 @@ def load_text(config: ServerConfig) -> LoadedText:
     Raises:
         StartupError: one of them cannot be used.
     """
-    template = None
-    if config.chat_template is not None:
-        try:
-            template = Path(config.chat_template).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise StartupError(
-                f"the chat template `{config.chat_template}` cannot be read: {error}.", hint="check --chat-template"
-            ) from None
-    if config.executor == "scripted":
-        tokenizer, names = load_scripted_tokenizer(chat_template=template), SCRIPTED_NAMES
-    else:
-        source = resolve_model(config.model)
-        tokenizer, names = load_tokenizer(source, chat_template=template), source.names
+    tokenizer = load_configured_tokenizer(config, configured_source(config))
     source_text = tokenizer.chat_template
     return LoadedText(
         tokenizer=tokenizer,
         template=ChatTemplate(source_text, tokenizer.special_tokens) if source_text is not None else None,
-        names=config.served_model_name or names,
+        names=config.served_model_name,  # the supervisor has filled them in
     )
 
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import gc
 import logging
-from pathlib import Path
 
-from millstream.checkpoint.locate import resolve_model
+from millstream.checkpoint.locate import configured_source
 from millstream.config import ChildConfig, ServerConfig
-from millstream.errors import StartupError
 from millstream.execution.interface import Executor
 from millstream.execution.registry import load_executor
 from millstream.ipc.address import socket_address
@@ -21,7 +19,7 @@ from millstream.kv.pool import KVPool
 from millstream.messages import EngineInfo, Ready, Shutdown, ToScheduler
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.scheduler import Scheduler
-from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer, load_tokenizer
+from millstream.text.tokenizer import Tokenizer, load_configured_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -72,16 +70,8 @@ def run(config: ChildConfig, control: ControlLink) -> None:
 
 
 def _load(server: ServerConfig) -> tuple[Tokenizer, Executor]:
-    template = None
-    if server.chat_template is not None:  # its end-of-turn token ends a generation
-        try:
-            template = Path(server.chat_template).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise StartupError(f"the chat template cannot be read: {error}") from error
-    if server.executor == "scripted":
-        return load_scripted_tokenizer(chat_template=template), load_executor(server, None)
-    source = resolve_model(server.model)
-    return load_tokenizer(source, chat_template=template), load_executor(server, source)
+    source = configured_source(server)
+    return load_configured_tokenizer(server, source), load_executor(server, source)
 
 
 def _engine_info(server: ServerConfig, executor: Executor, tokenizer: Tokenizer) -> EngineInfo:

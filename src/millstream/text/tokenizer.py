@@ -11,12 +11,14 @@ import json
 import logging
 from collections.abc import Sequence
 from importlib import resources
+from pathlib import Path
 
 import tokenizers
 
 from millstream.checkpoint.gguf import GGUFFile
 from millstream.checkpoint.locate import ModelSource
-from millstream.errors import RequestError
+from millstream.config import ServerConfig
+from millstream.errors import RequestError, StartupError
 from millstream.text.byte_table import SPACE_MARK, ByteTable, build_byte_table, byte_of
 from millstream.text.chat_template import ChatTemplate
 from millstream.text.fast_encoder import VOCABULARY_SAMPLE, FastEncoder, load_fast_encoder
@@ -145,6 +147,26 @@ class Tokenizer:
         closing = ChatTemplate(self.chat_template, self.special_tokens).closing_text.lstrip()
         ids = self.encode(closing, add_special_tokens=False) if closing else []
         return frozenset(ids[:1]) & self._special_ids
+
+
+def load_configured_tokenizer(config: ServerConfig, source: ModelSource | None) -> Tokenizer:
+    """Load the tokenizer that the options ask for, of `source`, which `configured_source` found. All three processes call
+    this, so that they agree on it.
+
+    Raises:
+        StartupError: tokenizer or chat template cannot be read, or are of a kind that is not supported.
+    """
+    template = None
+    if config.chat_template is not None:
+        try:
+            template = Path(config.chat_template).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartupError(
+                f"the chat template `{config.chat_template}` cannot be read: {error}.", hint="check --chat-template"
+            ) from None
+    if source is None:
+        return load_scripted_tokenizer(chat_template=template)
+    return load_tokenizer(source, chat_template=template)
 
 
 def load_tokenizer(source: ModelSource, *, chat_template: str | None = None) -> Tokenizer:
