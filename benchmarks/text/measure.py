@@ -13,7 +13,6 @@ from pathlib import Path
 
 from millstream.checkpoint.locate import resolve_model
 from millstream.detokenizer.witness import Witness
-from millstream.messages import TokenRow, Usage
 from millstream.text.huggingface_tokenizer import read_huggingface_tokenizer
 from millstream.text.incremental import IncrementalDecoder
 from millstream.text.regex import compile_patterns
@@ -80,13 +79,12 @@ def match(make: Callable[[], StopMatcher | RegexMatcher], text: str) -> float:
 def prove(tokenizer: Tokenizer) -> None:
     """What the live proof of exactness costs: the witness in the detokenizer, the digest in the entry, a one-shot decode."""
     ids = (tokenizer.encode(ENGLISH + scripted_text(), add_special_tokens=False) * 4)[:4000]
-    rows = [TokenRow("r", [token_id], Usage(1, 1)) for token_id in ids]
     texts = [tokenizer.decode([token_id]) for token_id in ids]
 
     def witness() -> None:
         one = Witness(tokenizer.incremental(), no_stop_trim=False)
-        for row in rows:
-            one.add(row)
+        for token_id in ids:
+            one.push([token_id])
 
     def digest() -> None:
         one = TextDigest()

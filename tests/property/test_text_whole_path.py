@@ -25,9 +25,11 @@ from millstream.messages import (
     Stop,
     TextRow,
     Timing,
+    TokenColumns,
     TokenRow,
     Usage,
 )
+from millstream.messages.columns import pack_ids, pack_slots
 from millstream.scheduler.finish import EndRule
 from millstream.text.byte_table import byte_of
 from millstream.text.rolling import digest_of
@@ -35,6 +37,7 @@ from millstream.text.tokenizer import Tokenizer, scripted_text
 from tests.property.test_text_decoding import embedded, known
 from tests.support.made_tokenizers import library_decode, unigram_tokenizer, wordpiece_tokenizer
 from tests.support.published_tokenizers import published
+from tests.support.rows import text_rows
 
 Make = Callable[[], Tokenizer]
 KINDS: dict[str, Make] = {
@@ -101,10 +104,14 @@ class Outbox:
     """A sender that keeps the rows."""
 
     def __init__(self) -> None:
-        self.rows: list[TextRow] = []
+        self.sent: list[Any] = []
+
+    @property
+    def rows(self) -> list[TextRow]:
+        return text_rows(self.sent)
 
     def send(self, message: Any) -> None:
-        self.rows += message.rows
+        self.sent.append(message)
 
 
 def serve(
@@ -115,7 +122,7 @@ def serve(
     outbox = Outbox()
     manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox)
     opened = [
-        DecodeOptions("r", skip_special_tokens=sampling.skip_special_tokens, no_stop_trim=sampling.no_stop_trim),
+        DecodeOptions("r", 3, skip_special_tokens=sampling.skip_special_tokens, no_stop_trim=sampling.no_stop_trim),
     ]
     made: list[int] = []
     for step in steps:
@@ -123,8 +130,11 @@ def serve(
         ids = step[: verdict.num_kept]
         made += ids
         timing = None if verdict.finish is None else Timing()
-        row = TokenRow("r", ids, Usage(1, len(made)), verdict.held_back, verdict.finish, timing)
-        manager.handle(BatchTokenIDOutput([row], opened))
+        if opened or verdict.finish is not None or verdict.held_back or not ids:
+            row = TokenRow("r", ids, Usage(1, len(made)), verdict.held_back, verdict.finish, timing)
+            manager.handle(BatchTokenIDOutput([row], opened))
+        else:
+            manager.handle(BatchTokenIDOutput([], [], [TokenColumns(pack_slots([3]), pack_ids(ids), len(ids))]))
         opened = []
         if verdict.finish is not None:
             assert len(manager) == 0

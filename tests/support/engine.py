@@ -24,11 +24,13 @@ from millstream.messages import (
     StatsReply,
     StatsReq,
     Stop,
+    TextColumns,
     TextRow,
     Timing,
     TokenizedGenerateReqInput,
     Usage,
 )
+from millstream.messages.columns import pack_ids, pack_slots
 from millstream.text.chat_template import ChatTemplate
 from millstream.text.tokenizer import load_scripted_tokenizer
 
@@ -65,12 +67,15 @@ class FakeEngine:
         self.handle: Callable[[Any], None] = lambda message: None
         self.answer: Callable[[TokenizedGenerateReqInput], None] = self.say("Hel", "lo")
         self._made: dict[str, int] = {}
+        self._slots: dict[str, int] = {}
+        self._num_slots = 0
         self._arrived = asyncio.Event()
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
         self._arrived.set()
         if isinstance(message, TokenizedGenerateReqInput):
+            self._slots.pop(message.rid, None)  # of an earlier request
             asyncio.get_running_loop().call_soon(self.answer, message)
         elif isinstance(message, StatsReq):
             asyncio.get_running_loop().call_soon(self.handle, self._stats(message.id))
@@ -113,7 +118,15 @@ class FakeEngine:
         request = next((r for r in self.requests if r.rid == rid), None)
         usage = Usage(len(request.input_ids) if request else 1, self._made[rid], cached_tokens=1)
         timing = Timing(queued=1.0, admitted=2.0, decoded=3.0) if finish is not None else None
-        self.handle(BatchStrOutput(rows=[TextRow(rid, text, ids, usage, finish, timing)]))
+        is_first = rid not in self._slots
+        if is_first:
+            self._num_slots += 1
+            self._slots[rid] = self._num_slots
+        slot = self._slots[rid]
+        if finish is None and ids and not is_first:
+            self.handle(BatchStrOutput([], [TextColumns(pack_slots([slot]), pack_ids(ids), len(ids), [text])]))
+        else:
+            self.handle(BatchStrOutput([TextRow(rid, slot, text, ids, usage, finish, timing)]))
 
     def end(self, rid: str, cause: Any = "client_gone", message: str = "The request was aborted.", status: int = 500) -> None:
         self.row(rid, "", finish=Abort(cause, message, status), ids=[])

@@ -23,9 +23,12 @@ from millstream.messages import (
     DecodeOptions,
     StatsReply,
     Stop,
+    TextColumns,
     TextRow,
+    TokenColumns,
     TokenRow,
 )
+from millstream.messages.columns import pack_ids, pack_slots
 from millstream.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,7 @@ class DetokenizerManager:
         self._to_entry = to_entry
         self._clock = clock
         self._statuses: dict[str, DecodeStatus] = {}
+        self._by_slot: dict[int, DecodeStatus] = {}  # the same
         self.dropped_rows = 0  # rows whose request is not known (any more)
 
     def __len__(self) -> int:
@@ -60,12 +64,14 @@ class DetokenizerManager:
             )
             self._to_entry.send(reply)
             return
-        refused = [options.rid for options in message.opened if not self._open(options)]
+        refused = [options for options in message.opened if not self._open(options)]
         rows = [row for row in map(self._row, message.rows) if row is not None]
+        columns = [self._columns(each, rows) for each in message.columns]
         if refused:
-            rows += self._refusals(refused, message.rows)
-        if rows:
-            self._to_entry.send(BatchStrOutput(rows))
+            rows += self._refusals(refused)
+        columns = [each for each in columns if each.texts]
+        if rows or columns:
+            self._to_entry.send(BatchStrOutput(rows, columns))
 
     def _open(self, options: DecodeOptions) -> bool:
         """Make the state of a new request; False where the table is full."""
@@ -75,40 +81,74 @@ class DetokenizerManager:
             "skip_special_tokens": options.skip_special_tokens,
             "spaces_between_special_tokens": options.spaces_between_special_tokens,
         }
-        self._statuses[options.rid] = DecodeStatus(
+        status = DecodeStatus(
+            rid=options.rid,
+            slot=options.slot,
             decoder=self._tokenizer.incremental(**how),
             no_stop_trim=options.no_stop_trim,
             witness=Witness(self._tokenizer.incremental(**how), no_stop_trim=options.no_stop_trim),
         )
+        self._statuses[status.rid] = self._by_slot[status.slot] = status
         return True
 
-    def _refusals(self, rids: list[str], rows: list[TokenRow]) -> list[TextRow]:
+    def _close(self, status: DecodeStatus) -> None:
+        del self._statuses[status.rid], self._by_slot[status.slot]
+
+    def _refusals(self, refused: list[DecodeOptions]) -> list[TextRow]:
         """A final row for each request that found the table full. What the scheduler still makes of it is dropped."""
-        log.warning("%d requests found the detokenizer's table full: it has %d states", len(rids), len(self._statuses))
+        log.warning("%d requests found the detokenizer's table full: it has %d states", len(refused), len(self._statuses))
         message = f"The detokenizer has no room for another request: max_detokenizer_states is {self._max_states}."
-        usages = {row.rid: row.usage for row in rows}
         finish = Abort("engine_error", message, OverloadError.status)
-        return [TextRow(rid=rid, text="", token_ids=[], usage=usages[rid], finish=finish) for rid in rids]
+        return [TextRow(options.rid, options.slot, "", [], None, finish) for options in refused]
+
+    def _columns(self, columns: TokenColumns, rows: list[TextRow]) -> TextColumns:
+        """The text of rows that only go on. One that goes nowhere is left out; one that fails ends its request in `rows`."""
+        by_slot = self._by_slot
+        texts: list[str] = []
+        lost: set[int] = set()
+        for slot, token_ids in columns.rows():
+            status = by_slot.get(slot)
+            if status is None:
+                self.dropped_rows += 1
+                lost.add(slot)
+                continue
+            try:
+                texts.append(status.push(token_ids))
+            except Exception as error:
+                log.exception("decoding a row of %s failed", status.rid)
+                rows.append(self._end(status, token_ids, error))
+                lost.add(slot)
+        slots, ids = columns.slots, columns.token_ids
+        if lost:
+            kept = [row for row in columns.rows() if row[0] not in lost]
+            slots = pack_slots(slot for slot, _ in kept)
+            ids = pack_ids(token_id for _, token_ids in kept for token_id in token_ids)
+        return TextColumns(slots, ids, columns.width, texts)
 
     def _row(self, row: TokenRow) -> TextRow | None:
         status = self._statuses.get(row.rid)
         if status is None:
             self.dropped_rows += 1
             return None
-        finish = row.finish
-        timing = row.timing
-        digest = None
         try:
             text = _visible_text(status, row)
             digest = status.witness.add(row)
-        except Exception as error:  # a decoder's fault belongs to one request, never to the process
+        except Exception as error:
             log.exception("decoding a row of %s failed", row.rid)
-            text, finish = "", finish or Abort("engine_error", f"its tokens could not be decoded: {error}")
-        if finish is not None:
-            del self._statuses[row.rid]
-            if timing is not None:
-                timing.detokenized = self._clock()
-        return TextRow(row.rid, text, row.token_ids, row.usage, finish, timing, digest)
+            if row.finish is None:
+                return self._end(status, row.token_ids, error)
+            text, digest = "", None
+        if row.finish is not None:
+            self._close(status)
+        if row.timing is not None:
+            row.timing.detokenized = self._clock()
+        return TextRow(row.rid, status.slot, text, row.token_ids, row.usage, row.finish, row.timing, digest)
+
+    def _end(self, status: DecodeStatus, token_ids: list[int], error: Exception) -> TextRow:
+        """The end of a request whose decoder failed: the fault is its own, never the process's."""
+        self._close(status)
+        finish = Abort("engine_error", f"its tokens could not be decoded: {error}")
+        return TextRow(status.rid, status.slot, "", token_ids, None, finish)
 
 
 def _visible_text(status: DecodeStatus, row: TokenRow) -> str:

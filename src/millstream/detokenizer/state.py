@@ -15,7 +15,17 @@ class DecodeStatus:
     `pending` is text that is stable but held back, because it may be the start of a stop string: the scheduler says how much.
     """
 
+    rid: str
+    slot: int
     decoder: IncrementalDecoder
     no_stop_trim: bool
     witness: Witness
     pending: str = ""
+
+    def push(self, token_ids: list[int]) -> str:
+        """Take tokens that end nothing; return the text they make visible."""
+        text = self.decoder.push(token_ids)
+        self.witness.push(token_ids)
+        if self.pending:
+            text, self.pending = self.pending + text, ""
+        return text

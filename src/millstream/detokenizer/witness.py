@@ -26,10 +26,18 @@ class Witness:
         self._undecided = ""  # decoded text that may still be cut off
         self._digest = 0
 
+    def push(self, token_ids: list[int]) -> None:
+        """Take tokens that end nothing, with nothing held back."""
+        ids = self._ids
+        ids += token_ids
+        if len(ids) >= GROUP:
+            self._decide(self._undecided + self._decoder.push(ids), 0)
+            ids.clear()
+
     def add(self, row: TokenRow) -> int | None:
         """Take the next row; returns the digest of all visible text with the final one."""
         ids, finish = self._ids, row.finish
-        ids.extend(row.token_ids)
+        ids += row.token_ids
         if finish is None and len(ids) < GROUP:
             return None
         matched = finish.matched if isinstance(finish, Stop) else None
@@ -39,7 +47,10 @@ class Witness:
         ids.clear()
         if finish is not None and not isinstance(matched, str):
             text += self._decoder.flush()
-        visible = len(text) - row.held_back
+        self._decide(text, row.held_back)
+        return None if finish is None else self._digest
+
+    def _decide(self, text: str, held_back: int) -> None:
+        visible = len(text) - held_back
         self._digest = digest_of(text[:visible], self._digest)
         self._undecided = text[visible:]
-        return None if finish is None else self._digest

@@ -6,7 +6,6 @@ Made by the TokenizerManager, consumed by exactly one coroutine of an adapter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from millstream.entry.failure import Failure, RequestFailed
@@ -37,19 +36,7 @@ class Generation:
         for index, state in enumerate(states):
             state.index = index
         self.origin = origin
-        # takes a row as it comes, given the index of its request, and wakes nobody; False: it cannot now
-        self.shortcut: Callable[[int, TextRow], bool] | None = None
         self._bell = asyncio.Event()
-
-    def take_shortcut(self, state: ReqState, row: TextRow) -> bool:
-        """Hand a row that ends nothing to whoever takes rows as they come; False: it has to wait for `receive`."""
-        if self.shortcut is None or state.phase is not Phase.RECEIVING or state.has_rows:
-            return False
-        state.usage = row.usage
-        if not self.shortcut(state.index, row):
-            return False
-        state.note_handed_on(row)
-        return True
 
     def ring(self) -> None:
         """Wake the consumer: rows, a verdict, a failure, or time for a sign of life."""

@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
+
 from millstream.entry.failure import Failure
+from millstream.entry.http.direct import JOINED_PART
 from millstream.entry.http.errors import error_body
 from millstream.entry.http.exchange import Exchange
 
+_encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients parse every data line as JSON
 
@@ -60,6 +64,28 @@ class EventStream:
             return False
         self._last_write = self._loop.time()
         return True
+
+    def text_writer(self, before: bytes, after: bytes) -> Callable[[str, list[int]], bool]:
+        """A `try_write` of events that are `before`, a text as JSON, and `after`, for rows; no text makes no event.
+
+        Every token of every stream passes through it, so one call does it all.
+        """
+        direct = self._direct
+        if direct is None:
+            return lambda text, _: not text or self.try_write(before + _encode(text) + after)
+        flow, is_closing, write, now = direct.flow, direct.transport.is_closing, direct.transport.write, self._loop.time
+        size = len(before) + len(after)
+
+        def write_text(text: str, _token_ids: list[int]) -> bool:
+            if text:
+                if self._blocked_since is not None or flow.write_paused or is_closing():
+                    return False
+                data = _encode(text)
+                write(JOINED_PART % (size + len(data), before, data, after))
+                self._last_write = now()
+            return True
+
+        return write_text
 
     async def keep_alive(self) -> None:
         """Send a comment if nothing was sent for long."""

@@ -5,6 +5,7 @@ Rows that the consumer has not taken yet are merged, so a slow reader costs one 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
 
 from millstream.entry.failure import Failure
@@ -37,6 +38,7 @@ class ReqState:
         "_digest",
         "_row",
         "_texts",
+        "_usage",
         "abort_sent",
         "accepted",
         "failure",
@@ -45,10 +47,12 @@ class ReqState:
         "index",
         "input_ids",
         "mismatched",
+        "num_tokens",
         "obj",
         "phase",
         "released",
-        "usage",
+        "shortcut",
+        "slot",
     )
 
     def __init__(self, obj: GenerateReqInput) -> None:
@@ -60,10 +64,14 @@ class ReqState:
         self.has_verdict = False
         self.released = False  # nobody waits for rows any more
         self.input_ids: list[int] = obj.input_ids or []
-        self.usage: Usage | None = None
+        self.slot: int | None = None  # what it is called in columns; known from its first row
+        self.num_tokens = 0  # made so far, as far as their rows have come
+        # takes text and ids of a row that ends nothing, as it comes, and wakes nobody; False, and not taken: it cannot now
+        self.shortcut: Callable[[str, list[int]], bool] | None = None
         self.finish: FinishReason | None = None
         self.failure: Failure | None = None
         self.mismatched = False  # what was handed on is not what the ids say: a bug
+        self._usage: Usage | None = None
         self._digest = TextDigest()  # of what was handed on
         self._row: TextRow | None = None
         self._texts: list[str] = []
@@ -89,15 +97,30 @@ class ReqState:
         self.phase = phase
 
     @property
-    def has_rows(self) -> bool:
-        """Whether rows wait to be taken."""
-        return self._row is not None
+    def usage(self) -> Usage | None:
+        """The counts so far; None before the first row."""
+        last = self._usage
+        if last is None or last.completion_tokens == self.num_tokens:
+            return last
+        return Usage(last.prompt_tokens, self.num_tokens, last.cached_tokens)
+
+    def hand_on(self, text: str, token_ids: list[int]) -> bool:
+        """Give a row that ends nothing to the consumer by its shortcut; False, and nothing done: it has to wait for `take`."""
+        if self.shortcut is None or self._row is not None:
+            return False
+        self.num_tokens += len(token_ids)  # before: what is written may tell it
+        if not self.shortcut(text, token_ids):
+            self.num_tokens -= len(token_ids)
+            return False
+        self._digest.add(text)
+        return True
 
     def push(self, row: TextRow) -> None:
         """Take a row from the detokenizer, in order. Takes over `row`."""
         if self.phase is Phase.DISPATCHED:
             self.move(Phase.RECEIVING)
-        self.usage = row.usage
+        self.num_tokens += len(row.token_ids)
+        self._usage = row.usage or self._usage
         if row.finish is not None:
             self.finish = row.finish
             self.move(Phase.FINISHED)
@@ -109,7 +132,7 @@ class ReqState:
         self._texts.append(row.text)
         waiting = self._row
         waiting.token_ids.extend(row.token_ids)
-        waiting.usage, waiting.finish, waiting.timing = row.usage, row.finish, row.timing
+        waiting.usage, waiting.finish, waiting.timing = self._usage, row.finish, row.timing
         waiting.digest = row.digest
 
     def take(self) -> TextRow | None:
@@ -120,14 +143,10 @@ class ReqState:
         if self._texts:
             row.text += "".join(self._texts)
             self._texts.clear()
-        self.note_handed_on(row)
-        return row
-
-    def note_handed_on(self, row: TextRow) -> None:
-        """Count `row` as given to the client's side: once for each row, in order. The last one proves all text."""
         self._digest.add(row.text)
         if row.digest is not None:
             self.mismatched = row.digest != self._digest.value
+        return row
 
     def adopt_timing(self, timing: Timing) -> None:
         """Take over the stamps of the other processes from the final row, and keep our own."""
@@ -139,5 +158,6 @@ class ReqState:
     def drop_rows(self) -> None:
         """Nobody reads this request any more: forget what waits, and what comes."""
         self.released = True
+        self.shortcut = None
         self._row = None
         self._texts.clear()

@@ -17,7 +17,7 @@ from millstream.entry.generation import Generation
 from millstream.entry.http.exchange import ClientGone, Exchange
 from millstream.entry.service import Service
 from millstream.entry.sse import EventStream
-from millstream.messages import FinishReason, TextRow
+from millstream.messages import FinishReason
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,12 @@ class StreamForm(Protocol):
         """The events that are sent on admission."""
         ...
 
-    def row(self, index: int, row: TextRow) -> bytes:
+    def row(self, index: int, text: str, token_ids: list[int], finish: FinishReason | None) -> bytes:
         """The events for a row of request `index`; may be none."""
+        ...
+
+    def text_event(self, index: int) -> tuple[bytes, bytes] | None:
+        """What `row` puts around the JSON string of a text, where an event says no more and no text makes no event."""
         ...
 
     def failure(self, finish: FinishReason) -> Failure | None:
@@ -66,7 +70,8 @@ async def stream_answer(exchange: Exchange, service: Service, generation: Genera
         log.exception("streaming the answer to %s failed", generation.rid)
         await stream.fail(INTERNAL)
     finally:
-        generation.shortcut = None
+        for state in generation.states:
+            state.shortcut = None
         stream.stop()
 
 
@@ -74,26 +79,35 @@ async def _stream_rows(
     stream: EventStream, generation: Generation, form: StreamForm, clock: Callable[[], float]
 ) -> Failure | None:
     """Write what comes by the long way; from the first text on, all that can takes the short one."""
-
-    def write_at_once(index: int, row: TextRow) -> bool:
-        events = form.row(index, row)
-        return not events or stream.try_write(events)
-
     num_open = len(generation.states)
     while num_open:
         events: list[bytes] = []
         failure = None
         for index, row in await generation.receive():
-            events.append(form.row(index, row))
+            events.append(form.row(index, row.text, row.token_ids, row.finish))
             if row.finish is not None:
                 num_open -= 1
                 failure = failure or form.failure(row.finish)
         if data := b"".join(events):
             await stream.write(data)
             generation.stamp_written(clock())
-            generation.shortcut = write_at_once
+            for state in generation.states:
+                state.shortcut = state.shortcut or _shortcut(stream, form, state.index)
         else:
             await stream.keep_alive()
         if failure is not None:
             return failure
     return None
+
+
+def _shortcut(stream: EventStream, form: StreamForm, index: int) -> Callable[[str, list[int]], bool]:
+    """The short way of the rows of request `index`."""
+    around = form.text_event(index)
+    if around is not None:
+        return stream.text_writer(*around)
+
+    def write_at_once(text: str, token_ids: list[int]) -> bool:
+        events = form.row(index, text, token_ids, None)
+        return not events or stream.try_write(events)
+
+    return write_at_once

@@ -30,6 +30,7 @@ from millstream.messages import (
     GenerateReqInput,
     StatsReply,
     StatsReq,
+    TextColumns,
     TextRow,
     ToEntry,
     TokenizedGenerateReqInput,
@@ -64,6 +65,7 @@ class TokenizerManager:
         self._clock = clock
         self._new_seed = new_seed
         self._owners: dict[str, tuple[ReqState, Generation]] = {}
+        self._by_slot: dict[int, ReqState] = {}  # those that have had a row
         self._generations: dict[str, Generation] = {}  # by the call's own rid, which may have none of its own
         self._verdicts_due: set[str] = set()  # rids whose final row came before the scheduler's verdict on them
         self._idle = asyncio.Event()  # set whenever the last live request ends
@@ -138,6 +140,8 @@ class TokenizerManager:
     def handle(self, message: ToEntry) -> None:
         """Take one message from the scheduler or the detokenizer."""
         if isinstance(message, BatchStrOutput):
+            for columns in message.columns:
+                self._take_columns(columns)
             for row in message.rows:
                 try:
                     self._take_row(row)
@@ -232,15 +236,32 @@ class TokenizerManager:
             if (owned := self._owners.get(rejection.rid)) is not None:
                 self._end(*owned, failure_of_rejection(rejection))
 
+    def _take_columns(self, columns: TextColumns) -> None:
+        by_slot = self._by_slot
+        for slot, text, token_ids in columns.rows():
+            state = by_slot.get(slot)
+            if state is None:
+                self.late_rows_dropped += 1
+                continue
+            try:
+                if not state.hand_on(text, token_ids):
+                    state.push(TextRow(state.rid, slot, text, token_ids, None))
+                    self._owners[state.rid][1].ring()
+            except Exception:
+                log.exception("a row of %s could not be delivered", state.rid)
+                self._fail(state.rid)
+
     def _take_row(self, row: TextRow) -> None:
         owned = self._owners.get(row.rid)
         if owned is None:
             self.late_rows_dropped += 1
             return
         state, generation = owned
-        if row.finish is None and generation.take_shortcut(state, row):
+        if row.finish is None and state.hand_on(row.text, row.token_ids):
             return
         state.accepted = True
+        state.slot = row.slot
+        self._by_slot[row.slot] = state
         if row.timing is not None:
             state.adopt_timing(row.timing)
         elif row.finish is not None:
@@ -277,6 +298,8 @@ class TokenizerManager:
 
     def _remove(self, state: ReqState, generation: Generation) -> None:
         del self._owners[state.rid]
+        if state.slot is not None:
+            self._by_slot.pop(state.slot, None)
         if not self._owners:
             self._idle.set()
         if generation.finished:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.generation import Generation
-from millstream.messages import FinishReason, TextRow
+from millstream.messages import FinishReason
 
 
 class Whole(NamedTuple):
@@ -28,15 +29,16 @@ async def collect(generation: Generation, failure: Callable[[FinishReason], Fail
     token_ids: list[list[int]] = [[] for _ in generation.states]
     finishes: dict[int, FinishReason] = {}
 
-    def keep(index: int, row: TextRow) -> bool:
-        texts[index].append(row.text)
-        token_ids[index] += row.token_ids
+    def keep(index: int, text: str, new_ids: list[int]) -> bool:
+        texts[index].append(text)
+        token_ids[index] += new_ids
         return True
 
-    generation.shortcut = keep  # nobody need wake before an end
+    for state in generation.states:
+        state.shortcut = partial(keep, state.index)  # nobody need wake before an end
     while len(finishes) < len(generation.states):
         for index, row in await generation.receive():
-            keep(index, row)
+            keep(index, row.text, row.token_ids)
             if row.finish is None:
                 continue
             if (failed := failure(row.finish)) is not None:

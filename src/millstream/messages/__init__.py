@@ -10,6 +10,7 @@
 | `Ready`, `ChildError` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
+from millstream.messages.columns import TextColumns, TokenColumns
 from millstream.messages.control import (
     AbortReq,
     AdmissionOutput,
@@ -59,12 +60,14 @@ __all__ = [
     "StatsReply",
     "StatsReq",
     "Stop",
+    "TextColumns",
     "TextRow",
     "Timing",
     "ToDetokenizer",
     "ToEntry",
     "ToScheduler",
     "ToSupervisor",
+    "TokenColumns",
     "TokenRow",
     "TokenizedGenerateReqInput",
     "Usage",

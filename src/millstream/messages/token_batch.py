@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from millstream.messages.columns import TokenColumns
 from millstream.messages.finish import FinishReason
 from millstream.messages.timing import Timing, Usage
 
@@ -12,6 +13,7 @@ class DecodeOptions(Struct, frozen=True, omit_defaults=True, gc=False):
     """How to turn one request's ids into text. Reaches the detokenizer once, with the request's first row."""
 
     rid: str
+    slot: int  # what the request is called in columns
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     no_stop_trim: bool = False
@@ -39,3 +41,4 @@ class BatchTokenIDOutput(Struct, omit_defaults=True, tag="tokens", gc=False):
 
     rows: list[TokenRow]
     opened: list[DecodeOptions] = []
+    columns: list[TokenColumns] = []

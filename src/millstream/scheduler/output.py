@@ -7,25 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millstream.messages import BatchTokenIDOutput, DecodeOptions, FinishReason, TokenRow
+from millstream.messages import BatchTokenIDOutput, DecodeOptions, FinishReason, TokenColumns, TokenRow
+from millstream.messages.columns import pack_ids, pack_slots
 from millstream.scheduler.state import Req
 
 
 class StepOutput:
-    """The rows since the last `take`, in the order they were made."""
+    """The rows since the last `take`, at most one a request."""
 
     def __init__(self) -> None:
         self._rows: list[TokenRow] = []
         self._opened: list[DecodeOptions] = []
+        self._columns: dict[int, tuple[list[int], list[int]]] = {}  # tokens a row -> slots, ids
 
     def add(self, req: Req, new_ids: Sequence[int], *, held_back: int = 0, finish: FinishReason | None = None) -> None:
         """Add one row of `req`; `new_ids` are in its `token_ids` already. Its first row carries its decode options along."""
+        if req.is_opened and finish is None and not held_back:
+            columns = self._columns.get(len(new_ids))
+            if columns is None:
+                columns = self._columns[len(new_ids)] = [], []
+            columns[0].append(req.slot)
+            columns[1].extend(new_ids)
+            return
         if not req.is_opened:
             req.is_opened = True
             sampling = req.sampling
             self._opened.append(
                 DecodeOptions(
                     req.rid,
+                    req.slot,
                     skip_special_tokens=sampling.skip_special_tokens,
                     spaces_between_special_tokens=sampling.spaces_between_special_tokens,
                     no_stop_trim=sampling.no_stop_trim,
@@ -36,8 +46,9 @@ class StepOutput:
 
     def take(self) -> BatchTokenIDOutput | None:
         """The batch of all rows so far, None where there are none. Empties the collection."""
-        if not self._rows:
+        if not self._rows and not self._columns:
             return None
-        batch = BatchTokenIDOutput(self._rows, self._opened)
-        self._rows, self._opened = [], []
+        columns = [TokenColumns(pack_slots(slots), pack_ids(ids), width) for width, (slots, ids) in self._columns.items()]
+        batch = BatchTokenIDOutput(self._rows, self._opened, columns)
+        self._rows, self._opened, self._columns = [], [], {}
         return batch

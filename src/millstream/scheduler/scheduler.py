@@ -28,6 +28,7 @@ from millstream.messages import (
     TokenizedGenerateReqInput,
     ToScheduler,
 )
+from millstream.messages.columns import SLOTS
 from millstream.messages.finish import AbortCause
 from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
@@ -75,6 +76,7 @@ class Scheduler:
         self._accepted: list[str] = []
         self._rejected: list[Rejection] = []
         self._output = StepOutput()
+        self._next_slot = 0
         self._num_steps = 0
         self._num_retractions = 0
 
@@ -150,7 +152,7 @@ class Scheduler:
                 eos_token_ids=self._eos_token_ids,
                 tokenizer=self._tokenizer,
             )
-            req = Req(message, end_rule)
+            req = Req(message, end_rule, self._next_slot)
         except InvariantError:
             raise
         except MillstreamError as error:
@@ -159,6 +161,7 @@ class Scheduler:
             log.exception("request %s could not be taken on", message.rid)
             self._rejected.append(admission.rejection(message.rid, EngineError(f"The request could not be taken on: {error}")))
         else:
+            self._next_slot = (self._next_slot + 1) % SLOTS
             self._live[req.rid] = req
             self._waiting.append(req)
             self._accepted.append(req.rid)

@@ -47,12 +47,14 @@ class Req:
         "rid",
         "row",
         "sampling",
+        "slot",
         "timing",
         "token_ids",
     )
 
-    def __init__(self, message: TokenizedGenerateReqInput, end_rule: EndRule) -> None:
+    def __init__(self, message: TokenizedGenerateReqInput, end_rule: EndRule, slot: int = 0) -> None:
         self.rid = message.rid
+        self.slot = slot  # what it is called in columns
         self.token_ids = message.input_ids
         self.num_prompt_tokens = len(message.input_ids)
         self.sampling = message.sampling

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,11 +22,14 @@ from millstream.messages import (
     Stop,
     TextRow,
     Timing,
+    TokenColumns,
     TokenRow,
     Usage,
 )
+from millstream.messages.columns import pack_ids, pack_slots
 from millstream.text.rolling import digest_of
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer
+from tests.support.rows import text_rows
 
 USAGE = Usage(prompt_tokens=1, completion_tokens=1)
 
@@ -40,7 +44,8 @@ class Outbox:
         self.sent.append(message)
 
     def rows(self, rid: str) -> list[TextRow]:
-        return [row for message in self.sent if isinstance(message, BatchStrOutput) for row in message.rows if row.rid == rid]
+        batches = [message for message in self.sent if isinstance(message, BatchStrOutput)]
+        return [row for row in text_rows(batches) if row.rid == rid]
 
     def text(self, rid: str) -> str:
         return "".join(row.text for row in self.rows(rid))
@@ -66,15 +71,44 @@ def row(rid: str, ids: list[int], *, held_back: int = 0, finish: FinishReason | 
     return TokenRow(rid=rid, token_ids=ids, usage=USAGE, held_back=held_back, finish=finish, timing=timing)
 
 
+def options(rid: str, **how: bool) -> DecodeOptions:
+    Wire.rids.discard(rid)
+    return DecodeOptions(rid, slot_of(rid), **how)
+
+
+def slot_of(rid: str) -> int:
+    return crc32(rid.encode())
+
+
+class Wire:
+    """How rows that say no more than "these tokens" come: as full rows, or in columns, as the scheduler sends them."""
+
+    columns = False
+    rids: ClassVar[set[str]] = set()  # those that have had their first row, which is a full one
+
+
+@pytest.fixture(params=["rows", "columns"], autouse=True)
+def wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Wire, "columns", request.param == "columns")
+
+
 def batch(*rows: TokenRow, opened: list[DecodeOptions] | None = None) -> BatchTokenIDOutput:
-    return BatchTokenIDOutput(rows=list(rows), opened=opened or [])
+    known = Wire.rids if Wire.columns else ()
+    full = [row for row in rows if row.rid not in known or row.finish or row.held_back or not row.token_ids]
+    columns = [
+        TokenColumns(pack_slots([slot_of(row.rid)]), pack_ids(row.token_ids), len(row.token_ids))
+        for row in rows
+        if row not in full
+    ]
+    Wire.rids.update(row.rid for row in rows)
+    return BatchTokenIDOutput(full, opened or [], columns)
 
 
 def test_an_emoji_over_several_tokens_comes_in_one_piece(
     tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox
 ) -> None:
     ids = tokenizer.encode("Hi 🦕!")
-    manager.handle(batch(opened=[DecodeOptions("a")]))
+    manager.handle(batch(opened=[options("a")]))
     for token_id in ids:
         manager.handle(batch(row("a", [token_id])))
     manager.handle(batch(row("a", [], finish=Length(9))))
@@ -87,7 +121,7 @@ def test_a_tail_cut_inside_a_character_is_flushed_once(
     tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox
 ) -> None:
     ids = tokenizer.encode("Hi 🦕")[:-1]
-    manager.handle(batch(row("a", ids), opened=[DecodeOptions("a")]))
+    manager.handle(batch(row("a", ids), opened=[options("a")]))
     manager.handle(batch(row("a", [], finish=Length(9))))
     assert outbox.text("a") == tokenizer.decode(ids) == "Hi �"
 
@@ -95,14 +129,14 @@ def test_a_tail_cut_inside_a_character_is_flushed_once(
 def test_held_back_text_waits_and_comes_when_it_is_released(
     tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox
 ) -> None:
-    manager.handle(batch(row("a", tokenizer.encode("one EN"), held_back=2), opened=[DecodeOptions("a")]))
+    manager.handle(batch(row("a", tokenizer.encode("one EN"), held_back=2), opened=[options("a")]))
     assert outbox.text("a") == "one "
     manager.handle(batch(row("a", tokenizer.encode("TER"))))
     assert outbox.text("a") == "one ENTER"
 
 
 def test_a_stop_string_is_trimmed_by_its_evidence(tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox) -> None:
-    manager.handle(batch(row("a", tokenizer.encode("one E"), held_back=1), opened=[DecodeOptions("a")]))
+    manager.handle(batch(row("a", tokenizer.encode("one E"), held_back=1), opened=[options("a")]))
     manager.handle(batch(row("a", tokenizer.encode("ND two"), held_back=7, finish=Stop("END"))))
     assert outbox.text("a") == "one "
     assert outbox.rows("a")[-1].finish == Stop("END")
@@ -113,15 +147,15 @@ def test_a_stop_token_is_shown_only_on_request(
     tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox, no_stop_trim: bool, text: str
 ) -> None:
     (stop,) = tokenizer.encode("<|im_end|>")
-    options = DecodeOptions("a", skip_special_tokens=False, no_stop_trim=no_stop_trim)
-    manager.handle(batch(row("a", [*tokenizer.encode("Hello"), stop], finish=Stop(stop)), opened=[options]))
+    how = options("a", skip_special_tokens=False, no_stop_trim=no_stop_trim)
+    manager.handle(batch(row("a", [*tokenizer.encode("Hello"), stop], finish=Stop(stop)), opened=[how]))
     assert outbox.text("a") == text
     assert outbox.rows("a")[0].token_ids[-1] == stop
 
 
 def test_options_differ_within_a_batch(tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox) -> None:
     ids = tokenizer.encode("<|im_start|>x")
-    opened = [DecodeOptions("shown", skip_special_tokens=False), DecodeOptions("skipped")]
+    opened = [options("shown", skip_special_tokens=False), options("skipped")]
     manager.handle(batch(row("shown", ids), row("skipped", ids), opened=opened))
     assert outbox.text("shown") == "<|im_start|>x"
     assert outbox.text("skipped") == "x"
@@ -130,10 +164,39 @@ def test_options_differ_within_a_batch(tokenizer: Tokenizer, manager: Detokenize
 def test_rows_of_unknown_or_ended_requests_are_counted_and_dropped(
     tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox
 ) -> None:
-    manager.handle(batch(row("a", [], finish=Abort("client_gone", "gone")), opened=[DecodeOptions("a")]))
+    manager.handle(batch(row("a", [], finish=Abort("client_gone", "gone")), opened=[options("a")]))
     manager.handle(batch(row("a", [5]), row("never", [5])))
     assert manager.dropped_rows == 2
-    assert [r.rid for message in outbox.sent for r in message.rows] == ["a"]
+    assert [r.rid for r in text_rows(outbox.sent)] == ["a"]
+
+
+def test_columns_keep_the_rows_of_known_requests(tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox) -> None:
+    manager.handle(batch(row("a", tokenizer.encode("A")), row("b", tokenizer.encode("B")), opened=[options("a"), options("b")]))
+    ids = [*tokenizer.encode("x"), 5, *tokenizer.encode("y")]
+    slots = pack_slots([slot_of("a"), slot_of("never"), slot_of("b")])
+    manager.handle(BatchTokenIDOutput([], [], [TokenColumns(slots, pack_ids(ids), 1)]))
+    assert (outbox.text("a"), outbox.text("b"), manager.dropped_rows) == ("Ax", "By", 1)
+
+
+def test_a_decoder_that_fails_later_ends_its_request_only(
+    tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        calls = 0
+
+        def push(self, token_ids: object) -> str:
+            self.calls += 1
+            if self.calls > 1:
+                raise ValueError("no such bytes")
+            return "fine"
+
+    manager.handle(batch(row("good", tokenizer.encode("one")), opened=[options("good")]))
+    monkeypatch.setattr(tokenizer, "incremental", lambda **how: Broken())
+    manager.handle(batch(row("bad", [5]), opened=[options("bad")]))
+    manager.handle(batch(row("bad", [5]), row("good", tokenizer.encode("two"))))
+    assert outbox.text("good") == "onetwo"
+    assert isinstance(outbox.rows("bad")[-1].finish, Abort)
+    assert (len(manager), manager.dropped_rows) == (1, 0)
 
 
 def test_a_row_that_cannot_be_decoded_ends_its_request_only(
@@ -143,9 +206,9 @@ def test_a_row_that_cannot_be_decoded_ends_its_request_only(
         def push(self, token_ids: object) -> str:
             raise ValueError("no such bytes")
 
-    manager.handle(batch(opened=[DecodeOptions("good")]))
+    manager.handle(batch(opened=[options("good")]))
     monkeypatch.setattr(tokenizer, "incremental", lambda **options: Broken())
-    manager.handle(batch(row("bad", [5]), row("good", tokenizer.encode("fine")), opened=[DecodeOptions("bad")]))
+    manager.handle(batch(row("bad", [5]), row("good", tokenizer.encode("fine")), opened=[options("bad")]))
     assert outbox.text("good") == "fine"
     finish = outbox.rows("bad")[-1].finish
     assert isinstance(finish, Abort)
@@ -155,31 +218,31 @@ def test_a_row_that_cannot_be_decoded_ends_its_request_only(
 
 def test_a_full_table_ends_only_the_request_that_finds_it_full(tokenizer: Tokenizer, outbox: Outbox) -> None:
     manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox, max_states=2)
-    opened = [DecodeOptions(rid) for rid in "abc"]
+    opened = [options(rid) for rid in "abc"]
     ids = tokenizer.encode("fine")
     manager.handle(batch(row("a", ids), row("b", ids), row("c", ids), opened=opened))
     (refusal,) = outbox.rows("c")
     assert refusal.finish == Abort(
         "engine_error", "The detokenizer has no room for another request: max_detokenizer_states is 2.", 503
     )
-    assert (refusal.text, refusal.token_ids, refusal.usage, refusal.timing) == ("", [], USAGE, None)
+    assert (refusal.text, refusal.token_ids, refusal.usage, refusal.timing) == ("", [], None, None)
     manager.handle(batch(row("c", ids), row("a", ids, finish=Length(9))))
     assert (manager.dropped_rows, len(manager)) == (2, 1)
-    manager.handle(batch(row("c", [], finish=Abort("engine_error", "told", 500)), row("d", ids), opened=[DecodeOptions("d")]))
+    manager.handle(batch(row("c", [], finish=Abort("engine_error", "told", 500)), row("d", ids), opened=[options("d")]))
     assert (outbox.text("a"), outbox.text("b"), outbox.text("d")) == ("finefine", "fine", "fine")
     assert [r.finish for r in outbox.rows("c")] == [refusal.finish]
     assert (manager.dropped_rows, len(manager)) == (3, 2)
 
 
 def test_the_final_row_carries_the_time_its_text_was_made(manager: DetokenizerManager, outbox: Outbox) -> None:
-    manager.handle(batch(row("a", [], finish=Length(1)), opened=[DecodeOptions("a")]))
+    manager.handle(batch(row("a", [], finish=Length(1)), opened=[options("a")]))
     timing = outbox.rows("a")[0].timing
     assert timing is not None
     assert timing.detokenized == 5.0
 
 
 def test_a_snapshot_passes_through_with_our_counts(manager: DetokenizerManager, outbox: Outbox) -> None:
-    manager.handle(batch(opened=[DecodeOptions("a"), DecodeOptions("b")]))
+    manager.handle(batch(opened=[options("a"), options("b")]))
     manager.handle(
         StatsReply(
             id=1,
@@ -207,10 +270,10 @@ def test_the_witness_expects_what_was_sent(
     monkeypatch.setattr("millstream.detokenizer.witness.GROUP", group)
     ids = data.draw(st.lists(st.integers(-1, tokenizer.vocab_size), min_size=1, max_size=30))
     skip_special_tokens = data.draw(st.booleans())
-    options = DecodeOptions("a", skip_special_tokens=skip_special_tokens, no_stop_trim=data.draw(st.booleans()))
+    how = options("a", skip_special_tokens=skip_special_tokens, no_stop_trim=data.draw(st.booleans()))
     outbox = Outbox()
     manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox)
-    manager.handle(batch(opened=[options]))
+    manager.handle(batch(opened=[how]))
     decoder, made = tokenizer.incremental(skip_special_tokens=skip_special_tokens), ""
     sent = 0
     for index, token_id in enumerate(ids):
@@ -239,7 +302,7 @@ def test_a_fault_of_a_decoder_that_depends_on_how_ids_come_does_not_stay_hidden(
             return ""
 
     monkeypatch.setattr(tokenizer, "incremental", lambda **options: Wrong())
-    manager.handle(batch(row("a", [5]), opened=[DecodeOptions("a")]))
+    manager.handle(batch(row("a", [5]), opened=[options("a")]))
     manager.handle(batch(row("a", [5], finish=Length(2))))
     assert outbox.rows("a")[-1].digest not in (None, digest_of(outbox.text("a")))
 
@@ -249,7 +312,7 @@ def test_any_ids_cut_anyhow_give_the_one_shot_text(tokenizer: Tokenizer, data: s
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=40))
     outbox = Outbox()
     manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox)
-    manager.handle(batch(opened=[DecodeOptions("a")]))
+    manager.handle(batch(opened=[options("a")]))
     position = 0
     while position < len(ids):
         size = data.draw(st.integers(1, 7))

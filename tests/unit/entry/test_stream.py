@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.entry.http.direct import DirectWriter
 from millstream.entry.openai.chunks import ChunkWriter
 from millstream.messages import BatchStrOutput, Stop, TextRow, TokenizedGenerateReqInput, Usage
 from tests.support.asgi import Call, run
@@ -23,19 +25,33 @@ BODIES: dict[str, dict[str, Any]] = {
 every_route = pytest.mark.parametrize("path", BODIES)
 
 
-class Short:
-    """A short way that can be closed. Both ways end in `answer`, in the order of writing."""
+class Short(DirectWriter):
+    """A short way that can be closed. Both ways end in `call.sent`, in the order of writing."""
 
     def __init__(self) -> None:
-        self.is_open = True
         self.written: list[bytes] = []
         self.call: Call | None = None
+        super().__init__(self, SimpleNamespace(write_paused=False))  # type: ignore[arg-type]
 
-    def try_write(self, data: bytes) -> bool:
-        if self.is_open and self.call is not None:
-            self.written.append(data)
-            self.call.sent.append({"type": "http.response.body", "body": data, "more_body": True})
-        return self.is_open
+    @property
+    def is_open(self) -> bool:
+        return not self.flow.write_paused
+
+    @is_open.setter
+    def is_open(self, value: bool) -> None:
+        self.flow.write_paused = not value
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        """Take one chunk of a chunked answer."""
+        size, _, rest = data.partition(b"\r\n")
+        data = rest.removesuffix(b"\r\n")
+        assert len(data) == int(size, 16)
+        self.written.append(data)
+        assert self.call is not None
+        self.call.sent.append({"type": "http.response.body", "body": data, "more_body": True})
 
 
 async def start(entry: Entry, path: str, **fields: Any) -> tuple[Call, Short]:
@@ -135,7 +151,7 @@ def test_usage_counts_every_row_whatever_its_way() -> None:
 def test_a_row_that_cannot_be_written_fails_its_own_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         entry = Entry()
-        bad, _ = await start(entry, "/v1/completions", rid="bad")
+        bad, _ = await start(entry, "/v1/completions", rid="bad", return_token_ids=True)
         good, _ = await start(entry, "/v1/completions", rid="good")
         original = ChunkWriter.text
 
@@ -146,7 +162,7 @@ def test_a_row_that_cannot_be_written_fails_its_own_request_only(monkeypatch: py
 
         monkeypatch.setattr(ChunkWriter, "text", broken)
         usage = Usage(1, 2)
-        entry.engine.handle(BatchStrOutput([TextRow("bad", "boom", [1], usage), TextRow("good", "fine", [1], usage)]))
+        entry.engine.handle(BatchStrOutput([TextRow("bad", 1, "boom", [1], usage), TextRow("good", 2, "fine", [1], usage)]))
         failed = await bad.response()
         assert failed.events[-1].data["error"]["code"] == "internal_error"
         assert [(abort.rid, abort.cause) for abort in entry.engine.aborts] == [("bad", "engine_error")]

@@ -270,7 +270,7 @@ def test_text_that_is_not_what_the_ids_say_is_counted_and_logged_once(
         engine.row("r", "l")
         manager.handle(
             BatchStrOutput(
-                [TextRow("r", "l", [9], Usage(3, 5), Stop(), Timing(), digest=None if text is None else digest_of(text))]
+                [TextRow("r", 0, "l", [9], Usage(3, 5), Stop(), Timing(), digest=None if text is None else digest_of(text))]
             )
         )
         await generation.receive()
@@ -291,7 +291,7 @@ def test_text_that_nobody_takes_is_not_compared() -> None:
         generation = await waiting
         engine.row("r", "lost")
         manager.release(generation)
-        manager.handle(BatchStrOutput([TextRow("r", "", [], Usage(3, 1), Stop(), Timing(), digest=digest_of("lost"))]))
+        manager.handle(BatchStrOutput([TextRow("r", 0, "", [], Usage(3, 1), Stop(), Timing(), digest=digest_of("lost"))]))
         assert (manager.stream_mismatches, manager.live_requests) == (0, 0)
 
     run(scenario())
@@ -305,7 +305,7 @@ def test_an_end_by_the_detokenizer_is_told_to_the_scheduler() -> None:
         await engine.wait_sent(TokenizedGenerateReqInput)
         engine.accept("r")
         generation = await waiting
-        manager.handle(BatchStrOutput([TextRow("r", "", [], Usage(3, 1), Abort("engine_error", "no room", 503))]))
+        manager.handle(BatchStrOutput([TextRow("r", 0, "", [], Usage(3, 1), Abort("engine_error", "no room", 503))]))
         ((_, row),) = await generation.receive()
         manager.release(generation)
         assert row.finish == Abort("engine_error", "no room", 503)

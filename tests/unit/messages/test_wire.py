@@ -27,16 +27,19 @@ from millstream.messages import (
     StatsReply,
     StatsReq,
     Stop,
+    TextColumns,
     TextRow,
     Timing,
     ToDetokenizer,
     ToEntry,
+    TokenColumns,
     TokenizedGenerateReqInput,
     TokenRow,
     ToScheduler,
     ToSupervisor,
     Usage,
 )
+from millstream.messages.columns import pack_ids, pack_slots
 
 STATS = StatsReply(
     id=3,
@@ -75,7 +78,8 @@ TOKEN_ROWS = BatchTokenIDOutput(
         TokenRow(rid="d", token_ids=[2], usage=USAGE, finish=Length(4)),
         TokenRow(rid="e", token_ids=[], usage=USAGE, finish=Abort("engine_error", "NaN", 500)),
     ],
-    opened=[DecodeOptions(rid="a", skip_special_tokens=False, no_stop_trim=True)],
+    opened=[DecodeOptions(rid="a", slot=7, skip_special_tokens=False, no_stop_trim=True)],
+    columns=[TokenColumns(pack_slots([7, 2**32 - 1]), pack_ids([5, 6, 7, 8]), 2)],
 )
 
 
@@ -88,7 +92,10 @@ TOKEN_ROWS = BatchTokenIDOutput(
         pytest.param(TOKEN_ROWS, ToDetokenizer, id="token-rows"),
         pytest.param(STATS, ToDetokenizer, id="stats-to-detokenizer"),
         pytest.param(
-            BatchStrOutput([TextRow(rid="a", text="é😀\u2028", token_ids=[1], usage=USAGE, finish=Stop(None))]),
+            BatchStrOutput(
+                [TextRow(rid="a", slot=7, text="é😀\u2028", token_ids=[1], usage=USAGE, finish=Stop(None))],
+                [TextColumns(pack_slots([7]), pack_ids([5]), 1, ["é"])],
+            ),
             ToEntry,
             id="text-rows",
         ),

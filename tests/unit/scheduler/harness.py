@@ -25,6 +25,7 @@ from millstream.messages import (
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.scheduler import Scheduler
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer
+from tests.support.rows import token_rows
 
 EOS = 2  # <|im_end|> of the scripted tokenizer
 
@@ -214,7 +215,7 @@ class Desk:
     def rows(self, rid: str) -> list[TokenRow]:
         """All rows of a request so far."""
         batches = [message for message in self.to_detokenizer.sent if isinstance(message, BatchTokenIDOutput)]
-        return [row for batch in batches for row in batch.rows if row.rid == rid]
+        return [row for row in token_rows(batches) if row.rid == rid]
 
     def tokens(self, rid: str) -> list[int]:
         """All ids of a request so far."""

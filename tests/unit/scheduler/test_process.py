@@ -34,6 +34,7 @@ from millstream.messages import (
     ToSupervisor,
 )
 from millstream.scheduler.process import run
+from tests.support.rows import token_rows
 
 WAIT_MS = 20_000
 
@@ -113,11 +114,9 @@ def test_it_reports_ready_serves_and_ends_on_shutdown() -> None:
         assert engine.eos_token_ids
         at.submit("r", 3)
         assert at.next_from(at.entry) == [AdmissionOutput(accepted=["r"])]
-        rows = []
-        while not (rows and rows[-1].finish):
-            for message in at.next_from(at.detokenizer):
-                assert isinstance(message, BatchTokenIDOutput)
-                rows += message.rows
+        batches: list[BatchTokenIDOutput] = []
+        while not ((rows := token_rows(batches)) and rows[-1].finish):
+            batches += at.next_from(at.detokenizer)
         assert rows[-1].finish == Length(3)
         at.control.send(Shutdown())
         at.thread.join(WAIT_MS / 1000)
@@ -132,9 +131,7 @@ def test_a_shutdown_ends_what_still_runs() -> None:
         at.next_from(at.entry)
         at.control.send(Shutdown())
         at.thread.join(WAIT_MS / 1000)
-        rows = [
-            row for message in at.next_from(at.detokenizer) if isinstance(message, BatchTokenIDOutput) for row in message.rows
-        ]
+        rows = [row for message in at.next_from(at.detokenizer) for row in message.rows]
         assert isinstance(rows[-1].finish, Abort)
         assert rows[-1].finish.cause == "drain"
 

@@ -12,19 +12,22 @@ import asyncio
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
+PART = b"%x\r\n%b\r\n"  # a chunk of a chunked answer: its length, and it
+JOINED_PART = b"%x\r\n%b%b%b\r\n"
+
 
 class DirectWriter:
-    """One connection's short way."""
+    """One connection's short way. `transport` and `flow` are for who makes a closure of what `try_write` does."""
 
-    __slots__ = ("_flow", "_transport")
+    __slots__ = ("flow", "transport")
 
     def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
-        self._transport = transport
-        self._flow = flow
+        self.transport = transport
+        self.flow = flow
 
     def try_write(self, data: bytes) -> bool:
         """Write one part, not empty. False, and nothing written: the client reads too slowly, or is gone."""
-        if self._flow.write_paused or self._transport.is_closing():
+        if self.flow.write_paused or self.transport.is_closing():
             return False
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self.transport.write(PART % (len(data), data))
         return True

@@ -26,7 +26,7 @@ from millstream.entry.sse import event
 from millstream.entry.stream import stream_answer
 from millstream.entry.whole import collect
 from millstream.errors import RequestError
-from millstream.messages import Abort, FinishReason, GenerateReqInput, Length, Stop, TextRow, Timing
+from millstream.messages import Abort, FinishReason, GenerateReqInput, Length, Stop, Timing
 
 
 async def generate(exchange: Exchange, service: Service) -> None:
@@ -114,13 +114,16 @@ class _DeltaStream:
         """Nothing."""
         return b""
 
-    def row(self, index: int, row: TextRow) -> bytes:
+    def row(self, index: int, text: str, token_ids: list[int], finish: FinishReason | None) -> bytes:
         """The row's text and ids; one that only says that the request failed has none."""
-        failed = row.finish is not None and _failure(row.finish) is not None
-        if failed and not row.text and not row.token_ids:
+        failed = finish is not None and _failure(finish) is not None
+        if failed and not text and not token_ids:
             return b""
-        meta = _meta_info(self._generation, None if failed else row.finish, self._clock())
-        return event(msgspec.json.encode({"text": row.text, "output_ids": row.token_ids, "meta_info": meta}))
+        meta = _meta_info(self._generation, None if failed else finish, self._clock())
+        return event(msgspec.json.encode({"text": text, "output_ids": token_ids, "meta_info": meta}))
+
+    def text_event(self, index: int) -> tuple[bytes, bytes] | None:
+        """None: every event has its counts."""
 
     def failure(self, finish: FinishReason) -> Failure | None:
         """See `_failure`."""

@@ -18,7 +18,7 @@ from millstream.entry.openai.tally import Tally
 from millstream.entry.service import Service
 from millstream.entry.stream import stream_answer
 from millstream.entry.whole import Whole, collect
-from millstream.messages import Abort, FinishReason, GenerateReqInput, TextRow
+from millstream.messages import Abort, FinishReason, GenerateReqInput
 from millstream.messages.finish import AbortCause
 
 
@@ -115,14 +115,18 @@ class _ChunkStream:
         prompts = self._tally.prompt_token_ids(several=self._call.several_prompts) if self._ids else None
         return self._chunks.opening(len(self._call.requests), prompts)
 
-    def row(self, index: int, row: TextRow) -> bytes:
+    def row(self, index: int, text: str, token_ids: list[int], finish: FinishReason | None) -> bytes:
         """A chunk for the text, and one for the end."""
         usage = self._tally.usage() if self._continuous else None
-        ids = row.token_ids if self._ids else None
-        chunk = self._chunks.text(index, row.text, ids, usage) if row.text or ids else b""
-        if row.finish is None or isinstance(row.finish, Abort):
+        ids = token_ids if self._ids else None
+        chunk = self._chunks.text(index, text, ids, usage) if text or ids else b""
+        if finish is None or isinstance(finish, Abort):
             return chunk
-        return chunk + self._chunks.finish(index, row.finish, usage)
+        return chunk + self._chunks.finish(index, finish, usage)
+
+    def text_event(self, index: int) -> tuple[bytes, bytes] | None:
+        """A chunk's fixed parts, where it carries neither ids nor usage."""
+        return None if self._ids or self._continuous else self._chunks.around_text(index)
 
     def failure(self, finish: FinishReason) -> Failure | None:
         """Every abort is a failure."""

@@ -84,6 +84,10 @@ class ChunkWriter:
             extra = {}
         return b"".join(chunks)
 
+    def around_text(self, index: int) -> tuple[bytes, bytes]:
+        """What `text` puts before and after the JSON string of a choice's text."""
+        return self._text_heads[index], self._text_end
+
     def text(self, index: int, text: str, token_ids: list[int] | None = None, usage: Json | None = None) -> bytes:
         """A chunk with new text of one choice."""
         if token_ids is None and usage is None:
