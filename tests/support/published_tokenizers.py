@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from millstream.text.huggingface_tokenizer import read_huggingface_tokenizer
 from millstream.text.tokenizer import Tokenizer
 
 DIRECTORY = Path(sys.prefix) / "tokenizers"
+PINS = Path(__file__).parent.parent / "data" / "tokenizers.json"
+PUBLISHED_NAMES = [pin["name"] for pin in json.loads(PINS.read_text())]
 
 
 @functools.cache
