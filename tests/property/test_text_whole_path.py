@@ -35,13 +35,14 @@ from millstream.text.rolling import digest_of
 from millstream.text.tokenizer import Tokenizer, scripted_text
 from tests.property.test_text_decoding import embedded, known
 from tests.support.made_tokenizers import library_decode, unigram_tokenizer, wordpiece_tokenizer
-from tests.support.published_tokenizers import PUBLISHED_NAMES, published
+from tests.support.published_tokenizers import PUBLISHED_NAMES, TEKKEN_FILE, published, published_directory
+from tests.support.tekken import tekken_pieces
 
 Make = Callable[[], Tokenizer]
 PUBLISHED: dict[str, Make] = {name: partial(published, name) for name in PUBLISHED_NAMES}
 KINDS: dict[str, Make] = {"embedded": embedded, **PUBLISHED}
 BYTE_FALLBACK = {"llama2", "gemma3"}
-KEEPS_TEXT = {"embedded", "deepseek_v3", "gptoss", "gemma3", "llama3_1"}  # the others normalise it
+KEEPS_TEXT = {"embedded", "deepseek_v3", "gptoss", "gemma3", "llama3_1", "tekken"}  # the others normalise it
 WINDOWED: dict[str, Make] = {"wordpiece": wordpiece_tokenizer, "unigram": unigram_tokenizer}
 FAMILY = "👩‍👩‍👧‍👦🏳️‍🌈👍🏽🇫🇷1️⃣🧑🏿‍🚀🐦‍🔥"
 REGEXES = [r"\d\d", r"\n\s*\w", "[a-z]+ [a-z]", r"\w{3}\s\w", "[🙂👩👍].?[a-z]", r"(?i:THE)[ ,.]"]
@@ -228,6 +229,22 @@ def test_text_in_every_language_comes_back_in_whole_characters(name: str) -> Non
         assert joined == tokenizer.decode(ids) == library_decode(tokenizer, ids)
         if name in KEEPS_TEXT:
             assert joined == text
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_tekken_ids_are_the_bytes_that_its_own_file_gives(data: st.DataObject) -> None:
+    tokenizer = tokenizer_of("tekken")
+    special, pieces = tekken_pieces_once()
+    ids = draw_ids(data, tokenizer)
+    first = len(special)
+    raw = b"".join(pieces[token_id - first] for token_id in ids if first <= token_id < tokenizer.vocab_size)
+    assert tokenizer.decode(ids) == raw.decode(errors="replace")
+
+
+@functools.cache
+def tekken_pieces_once() -> tuple[list[str], list[bytes]]:
+    return tekken_pieces(published_directory("tekken") / TEKKEN_FILE)
 
 
 @pytest.mark.parametrize("name", KINDS)
