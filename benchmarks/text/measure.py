@@ -121,8 +121,12 @@ def main() -> None:
         for label, text in (("English", ENGLISH), ("multilingual", multilingual)):
             figures = [detokenise(tokenizer, text, streams) for streams in (1, 64, 1024)]
             print(f"  {name}, {label:<16}" + "".join(f"{figure:12.3f}" for figure in figures))
-    stray = [next(i for i in range(embedded.vocab_size) if embedded.decode([i]) == "\ufffd")] * 100_000
-    print(f"  100,000 stray bytes in one stream{best(lambda: push_all(embedded, stray)) / len(stray) * 1e6:9.3f}")
+    singles = [i for i in range(embedded.vocab_size) if embedded.decode([i]) == "\ufffd"]
+    stray = next(i for i in singles if embedded.incremental().push([i]))
+    begun = next(i for i in singles if not embedded.incremental().push([i]))
+    for label, token_id in (("stray bytes", stray), ("characters begun", begun)):
+        ids = [token_id] * 100_000
+        print(f"  100,000 {label + ' in one stream':<30}{best(lambda ids=ids: push_all(embedded, ids)) / len(ids) * 1e6:9.3f}")
     prove(embedded)
     print("stops, us a character")
     strings = tuple(f"stop {number} here" for number in range(32))

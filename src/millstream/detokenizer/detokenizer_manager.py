@@ -160,7 +160,7 @@ def _visible_text(status: DecodeStatus, row: TokenRow) -> str:
     finish = row.finish
     if finish is None:
         text = status.decoder.push(row.token_ids)
-        if not row.held_back and not status.pending:
+        if not row.held_back and not status.num_pending:
             return text
     else:
         matched = finish.matched if isinstance(finish, Stop) else None
@@ -168,7 +168,12 @@ def _visible_text(status: DecodeStatus, row: TokenRow) -> str:
         text = status.decoder.push(row.token_ids[:-1] if is_stop_token else row.token_ids)
         if not isinstance(matched, str):
             text += status.decoder.flush()
-    text = status.pending + text
-    visible = len(text) - row.held_back
-    status.pending = text[visible:]
+    status.pending.append(text)
+    status.num_pending += len(text)
+    visible = status.num_pending - row.held_back
+    if not visible:
+        return ""
+    text = "".join(status.pending)
+    status.pending = [text[visible:]]
+    status.num_pending = row.held_back
     return text[:visible]

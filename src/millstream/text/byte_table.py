@@ -13,6 +13,8 @@ from typing import Any
 
 SPACE_MARK = "\u2581"  # SentencePiece writes a space as this character
 
+Joins = dict[tuple[bytes, int], tuple[str, bytes]]
+
 REPLACE_SEQUENCE = "replace"  # one U+FFFD for each maximal invalid sequence: what byte-level tokenizers do
 REPLACE_BYTE = "millstream.replace-byte"  # one U+FFFD for each invalid byte: what byte-fallback tokenizers do
 
@@ -54,6 +56,9 @@ class ByteTable:
     # text of ids that end where a character ends, filled by the decoders as they meet them: most tokens take this way
     shown_texts: dict[int, str] = field(default_factory=dict)
     hidden_texts: dict[int, str] = field(default_factory=dict)
+    # the same for an id behind the start of a character: (that start, id) -> (text, start of the next character)
+    shown_joins: Joins = field(default_factory=dict)
+    hidden_joins: Joins = field(default_factory=dict)
 
 
 def build_byte_table(

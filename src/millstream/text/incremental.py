@@ -13,6 +13,7 @@ from typing import Protocol
 from millstream.text.byte_table import ByteTable
 
 REPLACEMENT = "\ufffd"
+MAX_JOINS = 16_384  # remembered of a table, about 3 MB: text that means something has a few hundred
 MAX_PENDING_TOKENS = 8  # tokens a window may hold without showing them; a character takes at most 4 byte tokens
 
 
@@ -31,11 +32,12 @@ class IncrementalDecoder(Protocol):
 class ByteDecoder:
     """Append each id's bytes, decode what is complete UTF-8, keep at most 3 bytes. Exact by construction."""
 
-    __slots__ = ("_errors", "_get", "_strip", "_strip_after", "_stripping", "_tail", "_texts")
+    __slots__ = ("_errors", "_get", "_joins", "_strip", "_strip_after", "_stripping", "_tail", "_texts")
 
     def __init__(self, table: ByteTable, *, skip_special_tokens: bool) -> None:
         self._get = (table.hidden if skip_special_tokens else table.shown).get
         self._texts = table.hidden_texts if skip_special_tokens else table.shown_texts
+        self._joins = table.hidden_joins if skip_special_tokens else table.shown_joins
         self._errors = table.errors
         self._strip = table.strip_leading  # the next byte, if it is a space, is a dummy prefix
         self._strip_after = table.special_ids if table.strip_after_special and not skip_special_tokens else frozenset()
@@ -44,14 +46,26 @@ class ByteDecoder:
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Take the next ids; return the newly stable text."""
-        if len(token_ids) != 1 or self._tail or self._stripping:
+        if len(token_ids) != 1 or self._stripping:
             return self._decode(token_ids)
         token_id = token_ids[0]
+        if self._tail:
+            return self._push_behind_tail(token_id)
         text = self._texts.get(token_id)
         if text is None:
             text = self._decode(token_ids)
             if not self._tail and self._get(token_id) is not None:
                 self._texts[token_id] = text
+        return text
+
+    def _push_behind_tail(self, token_id: int) -> str:
+        key = (self._tail, token_id)
+        join = self._joins.get(key)
+        if join is None:
+            join = (self._decode((token_id,)), self._tail)
+            if len(self._joins) < MAX_JOINS:
+                self._joins[key] = join
+        text, self._tail = join
         return text
 
     def flush(self) -> str:

@@ -30,9 +30,9 @@ class Pattern:
 
     def __init__(self, machine: _Machine, whole: _Fragment) -> None:
         anchors = machine.starts | machine.ends
-        at_start = machine.behind_starts(whole.first)
+        at_start = machine.behind(whole.first, machine.starts)
         accepting = machine.before_ends(whole.last)
-        self.matches_empty = whole.nullable or bool(at_start & accepting & anchors)
+        self.matches_empty = whole.nullable or bool(machine.behind(whole.first, anchors) & whole.last & anchors)
         useful = machine.leading_to(accepting & ~anchors) & ~anchors  # from the others no match can come: never held back for
         self.accepting = accepting & ~anchors
         self.first = whole.first & useful
@@ -193,12 +193,12 @@ class _Machine:
         self.follow.append(0)
         return 1 << len(self.follow) - 1
 
-    def behind_starts(self, first: int) -> int:
-        """`first` and what comes behind those of it that are the start of the text."""
-        reached, new = first, first & self.starts
+    def behind(self, first: int, anchors: int) -> int:
+        """`first` and every position that it leads to with nothing but `anchors` on the way."""
+        reached, new = first, first & anchors
         while new:
             found = self._followers(new)
-            new = found & self.starts & ~reached
+            new = found & anchors & ~reached
             reached |= found
         return reached
 

@@ -76,6 +76,11 @@ class Tokenizer:
         """The library that turns text into ids now."""
         return "tokenizers" if self._fast is None else "fastokens"
 
+    @property
+    def decoder_name(self) -> str:
+        """How ids become text: by the "byte table", or by a "window" of tokens that the library decodes."""
+        return "window" if self._table is None else "byte table"
+
     def load_fast_encoder(self) -> None:
         """Encode with `fastokens` from now on, if it is there and gives the same ids. Takes seconds, in a thread."""
         tokens = [self._encoder.id_to_token(token_id) for token_id in sorted(self._special_ids)[:32]]

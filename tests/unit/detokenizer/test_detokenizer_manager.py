@@ -135,6 +135,23 @@ def test_held_back_text_waits_and_comes_when_it_is_released(
     assert outbox.text("a") == "one ENTER"
 
 
+def test_text_that_stays_held_back_is_not_copied_again_with_every_row(
+    tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox
+) -> None:
+    pieces = [f"{number} " for number in range(100)]
+    held_back = 0
+    manager.handle(batch(opened=[options("a")]))
+    for piece in pieces:
+        held_back += len(piece)
+        manager.handle(batch(row("a", tokenizer.encode(piece), held_back=held_back)))
+    assert outbox.text("a") == ""
+    assert manager._statuses["a"].pending == pieces
+    manager.handle(batch(row("a", tokenizer.encode("end"), held_back=3)))
+    assert outbox.text("a") == "".join(pieces)
+    manager.handle(batch(row("a", [], finish=Length(9))))
+    assert outbox.text("a") == "".join(pieces) + "end"
+
+
 def test_a_stop_string_is_trimmed_by_its_evidence(tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox) -> None:
     manager.handle(batch(row("a", tokenizer.encode("one E"), held_back=1), opened=[options("a")]))
     manager.handle(batch(row("a", tokenizer.encode("ND two"), held_back=7, finish=Stop("END"))))

@@ -6,6 +6,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models
 
+from millstream.text import incremental
 from millstream.text.incremental import MAX_PENDING_TOKENS, IncrementalDecoder, WindowDecoder
 from millstream.text.tokenizer import Tokenizer
 from tests.support.made_tokenizers import (
@@ -160,6 +161,16 @@ def test_the_decoder_keeps_at_most_a_started_character() -> None:
     for token_id in [0] * 1000 + [1] * 1000 + [2]:
         decoder.push((token_id,))
         assert len(decoder._tail) <= 3  # type: ignore[attr-defined]
+
+
+def test_what_is_remembered_of_split_characters_is_bounded_and_changes_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incremental, "MAX_JOINS", 10)
+    pieces = [bytes([byte]) for byte in range(256)]
+    tokenizer = bytes_tokenizer(pieces)
+    data = "".join(chr(0x400 + 37 * n) for n in range(500)).encode() + bytes(range(255, 127, -1))
+    for _ in range(2):
+        assert "".join(stream(tokenizer, data)) == data.decode(errors="replace")
+    assert len(tokenizer._table.hidden_joins) == 10  # type: ignore[union-attr]
 
 
 def test_the_window_stays_short_however_long_the_output() -> None:

@@ -95,6 +95,7 @@ def test_the_match_stands_whatever_comes_after_it() -> None:
         pytest.param("^", "empty text", id="start-alone"),
         pytest.param("^$|(?:$)?", "empty text", id="anchors-alone"),
         pytest.param("a*$", "empty text", id="optional-before-the-end"),
+        pytest.param(r"x|\Z(?:a*^)", "empty text", id="an-end-before-a-start"),
         pytest.param(r"(a)\1", "backreferences", id="backreference"),
         pytest.param(r"(?P<x>a)(?P=x)", "backreferences", id="named-backreference"),
         pytest.param("a(?=b)", "lookahead", id="lookahead"),

@@ -64,6 +64,7 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "version": __version__,
             "model": service.text.names[0],
             "text_encoder": service.text.tokenizer.encoder_name,
+            "text_decoder": service.text.tokenizer.decoder_name,
             "configuration": dataclasses.asdict(service.config),
             "engine": manager.engine,
             "processes": service.processes,

@@ -72,6 +72,7 @@ def test_server_info_asks_all_three_processes() -> None:
         assert info["configuration"]["page_size"] == 16
         assert info["late_rows_dropped"] == 0
         assert (info["text_encoder"], info["stream_mismatch_total"]) == ("tokenizers", 0)
+        assert info["text_decoder"] == "byte table"
 
     run(scenario())
 
