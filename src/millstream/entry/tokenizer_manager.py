@@ -12,9 +12,11 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
+from millstream.config import ServerConfig
 from millstream.entry.ending import describe_end
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
@@ -28,6 +30,8 @@ from millstream.messages import (
     BatchStrOutput,
     EngineInfo,
     GenerateReqInput,
+    PauseReq,
+    ResumeReq,
     StatsReply,
     StatsReq,
     TextRow,
@@ -52,6 +56,7 @@ class TokenizerManager:
         tokenizer: Tokenizer,
         to_scheduler: Sender,
         engine: EngineInfo,
+        max_unsent_bytes: int = ServerConfig.max_unsent_bytes,
         clock: Callable[[], float] = time.monotonic,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
@@ -61,6 +66,7 @@ class TokenizerManager:
         self.late_rows_dropped = 0
         self.stream_mismatches = 0  # requests whose text was not what their ids say; anything but 0 is a bug
         self._to_scheduler = to_scheduler
+        self._max_unsent_bytes = max_unsent_bytes
         self._clock = clock
         self._new_seed = new_seed
         self._owners: dict[str, tuple[ReqState, Generation]] = {}
@@ -98,6 +104,7 @@ class TokenizerManager:
 
         `failure` is why, where the scheduler has not seen the request and only the log hears of it.
         """
+        cause = generation.cut_off or cause
         for state in generation.states:
             already, state.released = state.released, True
             state.drop_rows()
@@ -250,7 +257,22 @@ class TokenizerManager:
             if not state.has_verdict:
                 self._verdicts_due.add(state.rid)
             self._remove(state, generation)
+        elif generation.add_unread(row) > self._max_unsent_bytes and generation.resume is None:
+            self._pause(generation)
         generation.ring()
+
+    def _pause(self, generation: Generation) -> None:
+        """Have nothing more made for a client that does not read. What is on the way still comes."""
+        generation.resume = partial(self._resume, generation)
+        for state in generation.states:
+            if state.dispatched:
+                self._to_scheduler.send(PauseReq(state.rid))
+
+    def _resume(self, generation: Generation) -> None:
+        generation.resume = None
+        for state in generation.states:
+            if state.dispatched:
+                self._to_scheduler.send(ResumeReq(state.rid))
 
     def _abort(self, state: ReqState, generation: Generation, cause: AbortCause, failure: Failure | None = None) -> None:
         """Lead one live request to its end: locally where the scheduler never saw it, else through the scheduler."""

@@ -108,8 +108,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def check_timeouts(self, now: float) -> None:
         """End the connection where the client owes bytes, or leaves ours unread, for too long."""
         unsent = self.transport.get_write_buffer_size()
-        answering = self._running is not None and not self._running.response_complete and not self.flow.write_paused
-        if unsent == 0 or unsent < self._unsent or answering:
+        running = self._running
+        is_ours = (  # an answer that is not complete waits for us; or it is a stream, and watches its client itself
+            running is not None
+            and not running.response_complete
+            and (not self.flow.write_paused or bool(running.chunked_encoding))
+        )
+        if unsent == 0 or unsent < self._unsent or is_ours:
             self._taken_at = now
         self._unsent = unsent
         if now - self._taken_at >= self.write_timeout_s:

@@ -248,7 +248,7 @@ def test_a_client_that_does_not_read_costs_one_row_and_is_dropped_after_a_while(
         assert len(call.sent) == events
         await call.task
         assert call.closed
-        assert entry.engine.aborts == [AbortReq("r", "client_gone")]
+        assert entry.engine.aborts == [AbortReq("r", "slow_reader")]
         entry.engine.end("r")
         assert entry.manager.live_requests == 0
 
