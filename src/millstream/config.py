@@ -62,7 +62,7 @@ class ServerConfig:
     read_timeout_s: float = 60.0
     """Seconds without a byte after which a request that is not complete, or has not begun, ends its connection."""
     write_timeout_s: float = 60.0
-    """Seconds a client may leave its connection unread before its request is aborted."""
+    """Seconds a client may take nothing of what waits for it before its request is ended and its connection dropped."""
     max_unsent_bytes: int = 256 * 1024
     """Bytes of a stream that may wait for its client; with more, its requests pause until the client has read on."""
     start_timeout_s: float = 300.0

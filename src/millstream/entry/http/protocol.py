@@ -108,13 +108,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def check_timeouts(self, now: float) -> None:
         """End the connection where the client owes bytes, or leaves ours unread, for too long."""
         unsent = self.transport.get_write_buffer_size()
-        running = self._running
-        is_ours = (  # an answer that is not complete waits for us; or it is a stream, and watches its client itself
-            running is not None
-            and not running.response_complete
-            and (not self.flow.write_paused or bool(running.chunked_encoding))
-        )
-        if unsent == 0 or unsent < self._unsent or is_ours:
+        if unsent == 0 or unsent < self._unsent or self._answering():
             self._taken_at = now
         self._unsent = unsent
         if now - self._taken_at >= self.write_timeout_s:
@@ -148,6 +142,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
         super()._start_asgi_task(cycle, app)
+
+    def _answering(self) -> bool:
+        """Whether the connection waits for us, or for a client that its stream watches (`entry.sse`)."""
+        running = self._running
+        if running is None or running.response_complete:
+            return False
+        return not self.flow.write_paused or bool(running.chunked_encoding)
 
     def _awaits_bytes(self) -> bool:
         """Whether the client has not finished a request. Between requests, uvicorn's own keep-alive timer runs."""
