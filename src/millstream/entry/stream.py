@@ -105,5 +105,6 @@ async def _stream_rows(
             return failure
         if generation.resume is not None:
             await stream.wait_taken()
-            generation.resume()
+            if not generation.unread_bytes:
+                generation.resume()
     return None
