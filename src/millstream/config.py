@@ -62,7 +62,9 @@ class ServerConfig:
     read_timeout_s: float = 60.0
     """Seconds without a byte after which a request that is not complete, or has not begun, ends its connection."""
     write_timeout_s: float = 60.0
-    """Seconds a client may leave its connection unread before its request is aborted."""
+    """Seconds a client may take nothing of what waits for it before its request is ended and its connection dropped."""
+    max_unsent_bytes: int = 256 * 1024
+    """Bytes of a stream that may wait for its client; with more, its requests pause until the client has read on."""
     start_timeout_s: float = 300.0
     """Seconds each process may take to become ready."""
     drain_timeout_s: float = 30.0
@@ -104,6 +106,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_body_bytes", 1024, 1 << 34),
     ("read_timeout_s", 0.1, 86400),
     ("write_timeout_s", 0.1, 86400),
+    ("max_unsent_bytes", 64 * 1024, 1 << 30),  # a connection takes as much before a row has to wait
     ("start_timeout_s", 1, 86400),
     ("drain_timeout_s", 0, 86400),
 )

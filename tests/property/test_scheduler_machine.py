@@ -1,4 +1,4 @@
-"""Any order of arrivals, aborts and steps, on any pool: one end each, the same tokens as alone, and nothing left behind."""
+"""Any order of arrivals, pauses, aborts and steps, on any pool: one end each, the same tokens as alone, nothing left behind."""
 
 from __future__ import annotations
 
@@ -76,6 +76,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.context = num_pages * page_size
         self.expected: dict[str, Expected] = {}
+        self.paused: set[str] = set()
+        self.max_running = max_running
         self.last_batch = 0
         self.chunk = chunk
         self.most_burst = max(bursts)
@@ -121,6 +123,20 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.expected[rid].aborted = True
         self.desk.abort(rid)
 
+    @precondition(lambda self: bool(self.expected))
+    @rule(data=st.data())
+    def pause(self, data: st.DataObject) -> None:
+        rid = data.draw(st.sampled_from(sorted(self.expected)))
+        self.paused.add(rid)
+        self.desk.pause(rid)
+
+    @precondition(lambda self: bool(self.expected))
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        rid = data.draw(st.sampled_from(sorted(self.expected)))
+        self.paused.discard(rid)
+        self.desk.resume(rid)
+
     @rule(nothing=st.sets(st.integers(0, 5), max_size=2), count=st.integers(1, 6))
     def step(self, nothing: set[int], count: int) -> None:
         self.executor.nothing_for = {f"r{number}" for number in nothing}
@@ -137,13 +153,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         if hasattr(self, "desk"):
             for batch in self.executor.batches[self.last_batch :]:
                 assert sum(end - start for _, start, end in batch) <= max(self.chunk, len(batch) * self.most_burst + 1)
-                assert len({rid for rid, _, _ in batch}) == len(batch)
+                assert len({rid for rid, _, _ in batch}) == len(batch) <= self.max_running
+                assert not self.paused & {rid for rid, _, _ in batch}
             self.last_batch = len(self.executor.batches)
 
     def teardown(self) -> None:
         if not hasattr(self, "desk"):
             return
         self.executor.nothing_for = set()
+        self.desk.run()
+        live = set(self.desk.scheduler._live)
+        assert live <= self.paused  # nobody waits for the paused
+        for rid in live:
+            self.desk.resume(rid)
         self.desk.run()
         accepted = self.desk.accepted()
         rejected = [item.rid for item in self.desk.rejected()]
@@ -155,7 +177,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         opened = [o.rid for m in self.desk.to_detokenizer.sent if isinstance(m, BatchTokenIDOutput) for o in m.opened]
         assert sorted(opened) == sorted(accepted)
         stats = self.desk.stats()
-        assert (stats.scheduler_requests, stats.waiting, stats.running) == (0, 0, 0)
+        assert (stats.scheduler_requests, stats.waiting, stats.running, stats.paused) == (0, 0, 0, 0)
         assert stats.pages_free == stats.pages_total
 
     def check_end(self, rid: str, expected: Expected) -> None:

@@ -77,6 +77,7 @@ class Call:
         self._news = asyncio.Event()
         self.sent: list[dict[str, Any]] = []
         self.closed = False
+        self.unsent = 0  # bytes that the connection says it holds
         scope = {
             "type": "http",
             "method": method,
@@ -93,6 +94,9 @@ class Call:
 
     def close(self) -> None:
         self.closed = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def is_closing(self) -> bool:
         return self.closed

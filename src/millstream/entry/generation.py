@@ -6,11 +6,15 @@ Made by the TokenizerManager, consumed by exactly one coroutine of an adapter.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.state import Phase, ReqState
 from millstream.messages import TextRow
+from millstream.messages.finish import AbortCause
+
+BYTES_PER_ID = 8  # of a token id that waits: its place in a list
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +40,20 @@ class Generation:
         for index, state in enumerate(states):
             state.index = index
         self.origin = origin
+        self.unread_bytes = 0  # of rows that wait for `receive`
+        # bytes that were received and wait for the client; None: nobody needs to read what this call makes
+        self.unsent: Callable[[], int] | None = None
+        # set while the scheduler makes nothing more of this call: to be called once its client has read on
+        self.resume: Callable[[], None] | None = None
+        self.cut_off: AbortCause | None = None  # why its client was dropped, where that was our decision
         self._bell = asyncio.Event()
+
+    def add_unread(self, text: str, token_ids: list[int]) -> int:
+        """Count a row that waits for `receive`; returns the bytes that wait in all, 0 where they need not be bounded."""
+        if self.unsent is None:
+            return 0
+        self.unread_bytes += len(text.encode()) + BYTES_PER_ID * len(token_ids)
+        return self.unread_bytes + self.unsent()
 
     def ring(self) -> None:
         """Wake the consumer: rows, a verdict, a failure, or time for a sign of life."""
@@ -63,6 +80,7 @@ class Generation:
             RequestFailed: one of the requests ended without a row.
         """
         await self.wait()
+        self.unread_bytes = 0
         return [(index, row) for index, state in enumerate(self.states) if (row := state.take()) is not None]
 
     def stamp_written(self, now: float, *, last: bool = False) -> None:

@@ -60,7 +60,11 @@ class Service:
     def _make_manager(self) -> None:
         if self._manager is None and self._engine is not None and self._text is not None:
             self._manager = TokenizerManager(
-                tokenizer=self._text.tokenizer, to_scheduler=self._to_scheduler, engine=self._engine, clock=self.clock
+                tokenizer=self._text.tokenizer,
+                to_scheduler=self._to_scheduler,
+                engine=self._engine,
+                max_unsent_bytes=self.config.max_unsent_bytes,
+                clock=self.clock,
             )
 
     @property

@@ -18,6 +18,7 @@ from millstream.entry.http.exchange import Exchange
 
 _encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
+LOOKS_PER_TIMEOUT = 4  # how often, within the time a client may leave a stream unread, we look whether it has read on
 KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients parse every data line as JSON
 
 
@@ -29,19 +30,31 @@ def event(data: bytes) -> bytes:
 class EventStream:
     """One stream to one client.
 
-    `on_idle` is called when nothing was written for `keep_alive_s`: it wakes the writer, which calls `keep_alive`. A write
-    that the client has not taken after `write_timeout_s` drops the connection, which the exchange reports as a disconnect.
+    `on_idle` is called when nothing was written for `keep_alive_s`: it wakes the writer, which calls `keep_alive`. A client
+    that takes nothing of what waits for it for `write_timeout_s` is reported to `on_stuck` and its connection dropped, which
+    the exchange reports as a disconnect. One that reads slowly is left alone.
     """
 
-    def __init__(self, exchange: Exchange, *, keep_alive_s: float, write_timeout_s: float, on_idle: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        *,
+        keep_alive_s: float,
+        write_timeout_s: float,
+        on_idle: Callable[[], None],
+        on_stuck: Callable[[], None],
+    ) -> None:
         self._exchange = exchange
         self._direct = exchange.direct
         self._keep_alive_s = keep_alive_s
         self._write_timeout_s = write_timeout_s
         self._on_idle = on_idle
+        self._on_stuck = on_stuck
         self._loop = asyncio.get_running_loop()
         self._last_write = self._loop.time()
-        self._blocked_since: float | None = None
+        self._blocked_since: float | None = None  # when the client last took something of what waits; None: nothing waits
+        self._blocked_bytes = 0  # what the connection held then
+        self._pending_bytes = 0  # of the write that waits
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self, first: bytes) -> None:
@@ -53,8 +66,10 @@ class EventStream:
 
     async def write(self, data: bytes) -> None:
         """Send events; waits while the client does not read."""
-        self._blocked_since = self._loop.time()
+        self._block()
+        self._pending_bytes = len(data)
         await self._exchange.send_part(data)
+        self._pending_bytes = 0
         self._blocked_since = None
         self._last_write = self._loop.time()
 
@@ -87,6 +102,14 @@ class EventStream:
 
         return write_text
 
+    async def wait_taken(self) -> None:
+        """Wait until the client has taken nearly all that was written: until the connection takes more at once."""
+        await self.write(b"")
+
+    def unsent_bytes(self) -> int:
+        """Bytes that were written and that the client has not taken."""
+        return self._pending_bytes + self._exchange.unsent_bytes
+
     async def keep_alive(self) -> None:
         """Send a comment if nothing was sent for long."""
         if self._loop.time() - self._last_write >= self._keep_alive_s:
@@ -94,12 +117,12 @@ class EventStream:
 
     async def close(self, last: bytes) -> None:
         """Send the last events and `[DONE]`."""
-        self._blocked_since = self._loop.time()
+        self._block()
         await self._exchange.end_stream(last + DONE)
 
     async def fail(self, failure: Failure) -> None:
         """End with an error event: no `[DONE]`, and the connection is closed."""
-        self._blocked_since = self._loop.time()
+        self._block()
         await self._exchange.end_stream(event(error_body(failure)), close=True)
 
     def stop(self) -> None:
@@ -107,17 +130,23 @@ class EventStream:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _block(self) -> None:
+        self._blocked_since = self._loop.time()
+        self._blocked_bytes = self._exchange.unsent_bytes
+
     def _arm(self, now: float) -> None:
         idle_at = (
             self._last_write + self._keep_alive_s if self._last_write + self._keep_alive_s > now else now + self._keep_alive_s
         )
-        blocked_at = (now if self._blocked_since is None else self._blocked_since) + self._write_timeout_s
-        self._timer = self._loop.call_at(min(idle_at, blocked_at), self._tick)
+        self._timer = self._loop.call_at(min(idle_at, now + self._write_timeout_s / LOOKS_PER_TIMEOUT), self._tick)
 
     def _tick(self) -> None:
         now = self._loop.time()
         if self._blocked_since is not None:
-            if now - self._blocked_since >= self._write_timeout_s:
+            if self._exchange.unsent_bytes < self._blocked_bytes:
+                self._block()
+            elif now - self._blocked_since >= self._write_timeout_s:
+                self._on_stuck()
                 self._exchange.drop_connection()
                 return
         elif now - self._last_write >= self._keep_alive_s:

@@ -3,7 +3,8 @@
 An adapter says in a `StreamForm` what rows look like; when they are written, and how a stream ends, is decided here. A row
 goes straight from the TokenizerManager to the connection, within the step that brought it, and wakes nobody. The coroutine
 here sleeps through all that. It writes the beginning and the end, and whatever cannot be written at once: rows for a client
-that does not read wait in their `ReqState`, where they merge.
+that does not read wait in their `ReqState`, where they merge. When those are many bytes the TokenizerManager has the scheduler
+pause; the coroutine here ends the pause once the client has read on.
 """
 
 from __future__ import annotations
@@ -48,12 +49,18 @@ class StreamForm(Protocol):
 
 async def stream_answer(exchange: Exchange, service: Service, generation: Generation, form: StreamForm) -> None:
     """Stream until every request of `generation` has ended, or one has failed."""
+
+    def cut_off() -> None:
+        generation.cut_off = "slow_reader"
+
     stream = EventStream(
         exchange,
         keep_alive_s=service.config.sse_keep_alive_s,
         write_timeout_s=service.config.write_timeout_s,
         on_idle=generation.ring,
+        on_stuck=cut_off,
     )
+    generation.unsent = stream.unsent_bytes
     try:
         await stream.open(form.opening())
         failure = await _stream_rows(stream, generation, form, service.clock)
@@ -97,6 +104,10 @@ async def _stream_rows(
             await stream.keep_alive()
         if failure is not None:
             return failure
+        if generation.resume is not None:
+            await stream.wait_taken()
+            if not generation.unread_bytes:
+                generation.resume()
     return None
 
 

@@ -12,9 +12,11 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
+from millstream.config import ServerConfig
 from millstream.entry.ending import describe_end
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
@@ -28,6 +30,8 @@ from millstream.messages import (
     BatchStrOutput,
     EngineInfo,
     GenerateReqInput,
+    PauseReq,
+    ResumeReq,
     StatsReply,
     StatsReq,
     TextColumns,
@@ -53,6 +57,7 @@ class TokenizerManager:
         tokenizer: Tokenizer,
         to_scheduler: Sender,
         engine: EngineInfo,
+        max_unsent_bytes: int = ServerConfig.max_unsent_bytes,
         clock: Callable[[], float] = time.monotonic,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
@@ -62,6 +67,7 @@ class TokenizerManager:
         self.late_rows_dropped = 0
         self.stream_mismatches = 0  # requests whose text was not what their ids say; anything but 0 is a bug
         self._to_scheduler = to_scheduler
+        self._max_unsent_bytes = max_unsent_bytes
         self._clock = clock
         self._new_seed = new_seed
         self._owners: dict[str, tuple[ReqState, Generation]] = {}
@@ -100,6 +106,7 @@ class TokenizerManager:
 
         `failure` is why, where the scheduler has not seen the request and only the log hears of it.
         """
+        cause = generation.cut_off or cause
         for state in generation.states:
             already, state.released = state.released, True
             state.drop_rows()
@@ -245,8 +252,10 @@ class TokenizerManager:
                 continue
             try:
                 if not state.hand_on(text, token_ids):
+                    _, generation = self._owners[state.rid]
                     state.push(TextRow(state.rid, slot, text, token_ids, None))
-                    self._owners[state.rid][1].ring()
+                    self._bound(generation, text, token_ids)
+                    generation.ring()
             except Exception:
                 log.exception("a row of %s could not be delivered", state.rid)
                 self._fail(state.rid)
@@ -257,11 +266,12 @@ class TokenizerManager:
             self.late_rows_dropped += 1
             return
         state, generation = owned
-        if row.finish is None and state.hand_on(row.text, row.token_ids):
+        if state.slot is None:
+            state.slot = row.slot
+            self._by_slot[row.slot] = state
+        elif row.finish is None and state.hand_on(row.text, row.token_ids):
             return
         state.accepted = True
-        state.slot = row.slot
-        self._by_slot[row.slot] = state
         if row.timing is not None:
             state.adopt_timing(row.timing)
         elif row.finish is not None:
@@ -271,7 +281,27 @@ class TokenizerManager:
             if not state.has_verdict:
                 self._verdicts_due.add(state.rid)
             self._remove(state, generation)
+        else:
+            self._bound(generation, row.text, row.token_ids)
         generation.ring()
+
+    def _bound(self, generation: Generation, text: str, token_ids: list[int]) -> None:
+        """Count a row that has to wait; where too much waits, have the scheduler pause."""
+        if generation.add_unread(text, token_ids) > self._max_unsent_bytes and generation.resume is None:
+            self._pause(generation)
+
+    def _pause(self, generation: Generation) -> None:
+        """Have nothing more made for a client that does not read. What is on the way still comes."""
+        generation.resume = partial(self._resume, generation)
+        for state in generation.states:
+            if state.dispatched:
+                self._to_scheduler.send(PauseReq(state.rid))
+
+    def _resume(self, generation: Generation) -> None:
+        generation.resume = None
+        for state in generation.states:
+            if state.dispatched:
+                self._to_scheduler.send(ResumeReq(state.rid))
 
     def _abort(self, state: ReqState, generation: Generation, cause: AbortCause, failure: Failure | None = None) -> None:
         """Lead one live request to its end: locally where the scheduler never saw it, else through the scheduler."""

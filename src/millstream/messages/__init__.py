@@ -3,7 +3,7 @@
 | shape | from -> to |
 | --- | --- |
 | `GenerateReqInput` | adapters -> TokenizerManager (same process) |
-| `TokenizedGenerateReqInput`, `AbortReq`, `StatsReq` | entry -> scheduler |
+| `TokenizedGenerateReqInput`, `AbortReq`, `PauseReq`, `ResumeReq`, `StatsReq` | entry -> scheduler |
 | `BatchTokenIDOutput`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
 | `AdmissionOutput` | scheduler -> entry |
@@ -16,9 +16,11 @@ from millstream.messages.control import (
     AdmissionOutput,
     ChildError,
     EngineInfo,
+    PauseReq,
     ProcessState,
     Ready,
     Rejection,
+    ResumeReq,
     ServerState,
     Shutdown,
     StatsReply,
@@ -32,7 +34,7 @@ from millstream.messages.timing import Timing, Usage
 from millstream.messages.token_batch import BatchTokenIDOutput, DecodeOptions, TokenRow
 from millstream.messages.tokenized import TokenizedGenerateReqInput
 
-ToScheduler = TokenizedGenerateReqInput | AbortReq | StatsReq
+ToScheduler = TokenizedGenerateReqInput | AbortReq | PauseReq | ResumeReq | StatsReq
 ToDetokenizer = BatchTokenIDOutput | StatsReply
 ToEntry = BatchStrOutput | AdmissionOutput | StatsReply
 ToSupervisor = Ready | ChildError
@@ -51,9 +53,11 @@ __all__ = [
     "FromSupervisor",
     "GenerateReqInput",
     "Length",
+    "PauseReq",
     "ProcessState",
     "Ready",
     "Rejection",
+    "ResumeReq",
     "SamplingParams",
     "ServerState",
     "Shutdown",

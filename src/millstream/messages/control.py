@@ -23,6 +23,21 @@ class AbortReq(Struct, frozen=True, tag="abort_req", gc=False):
     cause: AbortCause = "client_gone"
 
 
+class PauseReq(Struct, frozen=True, tag="pause_req", gc=False):
+    """Make nothing more of one request for now: its client does not read. entry -> scheduler; has no answer.
+
+    In order with requests and aborts. An unknown or paused rid is ignored; rows that are on the way still come.
+    """
+
+    rid: str
+
+
+class ResumeReq(Struct, frozen=True, tag="resume_req", gc=False):
+    """Go on with a paused request. entry -> scheduler; has no answer. A rid that is unknown or not paused is ignored."""
+
+    rid: str
+
+
 class Rejection(Struct, frozen=True, omit_defaults=True, gc=False):
     """One request the scheduler did not admit, in the terms of an HTTP error."""
 
@@ -60,6 +75,7 @@ class StatsReply(Struct, kw_only=True, tag="stats", gc=False):
     pages_cached: int
     steps: int
     retractions: int
+    paused: int = 0
     detokenizer_requests: int = 0
     dropped_rows: int = 0
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-AbortCause = Literal["client_gone", "aborted", "deadline", "engine_error", "drain"]
+AbortCause = Literal["client_gone", "aborted", "deadline", "engine_error", "drain", "slow_reader"]
 
 
 class Stop(Struct, frozen=True, tag="stop", gc=False):

@@ -30,7 +30,7 @@ def check(
     """Admit a new request to the queue, or raise.
 
     Requests that a free slot will take in the next step do not count as waiting: a burst on an idle server fills the slots and
-    the queue.
+    the queue. Paused ones count as waiting, so that those are bounded, too.
 
     Raises:
         DuplicateRid: its rid is live.

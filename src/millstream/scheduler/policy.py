@@ -1,8 +1,10 @@
 """What the next step does: `plan`, a pure function of the queues and budgets. The scheduler does what the plan says.
 
-First come, first served. Both queues are in order of arrival and everybody running came before everybody waiting. Decodes go
-first; then prompts are prefilled in chunks, oldest first. When pages run out, the request that came last goes back to the front
-of the queue: the oldest one always gets on, so everybody ends.
+First come, first served. Both queues are in order of arrival. Decodes go first; then prompts are prefilled in chunks, oldest
+first. When pages run out, the request that came last goes back to the queue: the oldest one always gets on, so everybody ends.
+
+A paused request has no slot and no part in a step. Its pages are the first to go when a running or a waiting request needs
+some: nobody waits for another one's client.
 """
 
 from __future__ import annotations
@@ -43,19 +45,29 @@ class Work(NamedTuple):
 
 @dataclass(slots=True)
 class StepPlan:
-    """One step. With `retract` nothing else is planned: pages change hands, then a new plan is made."""
+    """One step. With `retract`, of a running or a paused request, nothing else is planned: pages change hands, then a new
+    plan is made.
+    """
 
     retract: Req | None = None
     admit: list[Admission] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
 
 
-def plan(*, running: Sequence[Req], waiting: Iterable[Req], budgets: Budgets, match: Callable[[Req], Match]) -> StepPlan:
+def plan(
+    *,
+    running: Sequence[Req],
+    waiting: Iterable[Req],
+    sleeping: Sequence[Req] = (),
+    budgets: Budgets,
+    match: Callable[[Req], Match],
+) -> StepPlan:
     """Decide one step. Changes nothing; `match` must not either.
 
     Args:
         running: in order of arrival; each holds the pages of the positions it has computed and, prefilling, of all it has.
         waiting: in order of arrival.
+        sleeping: those of the paused that hold pages, longest paused first.
         match: finds the reusable prefix of a waiting request.
 
     Decodes always run, and prefill gets the tokens they leave of the step. At least one: steps of several tokens a request
@@ -76,6 +88,8 @@ def plan(*, running: Sequence[Req], waiting: Iterable[Req], budgets: Budgets, ma
         pages_left -= max(0, -(-end // page_size) - len(req.row.pages))
         decodes.append(Work(req, start, end))
     if pages_left < 0:
+        if sleeping:
+            return StepPlan(retract=sleeping[0])
         if len(running) == 1:
             raise InvariantError("a request that runs alone does not fit the pool")  # admission refuses those
         return StepPlan(retract=running[-1])
@@ -85,14 +99,19 @@ def plan(*, running: Sequence[Req], waiting: Iterable[Req], budgets: Budgets, ma
         running=budgets.running - len(running),
         pages=pages_left - len(running),  # a page each to grow into: else the next step's retraction undoes the admission
     )
-    admit = _admit(prefills, waiting, spare, match)
+    admit, is_short_of_pages = _admit(prefills, waiting, spare, match)
+    if is_short_of_pages and sleeping:
+        return StepPlan(retract=sleeping[0])
     return StepPlan(admit=admit, work=decodes + _chunks(prefills, admit, prefill_tokens))
 
 
-def _admit(prefills: Sequence[Req], waiting: Iterable[Req], spare: Budgets, match: Callable[[Req], Match]) -> list[Admission]:
+def _admit(
+    prefills: Sequence[Req], waiting: Iterable[Req], spare: Budgets, match: Callable[[Req], Match]
+) -> tuple[list[Admission], bool]:
     """Take requests from the front while slots, pages and prefill tokens last; never skip one to reach a smaller one.
 
-    A request gets pages for all its tokens at once, so only decodes can run out of them.
+    A request gets pages for all its tokens at once, so only decodes can run out of them. Also returns whether the next one
+    could start if there were more pages.
     """
     admitted: list[Admission] = []
     tokens_left, slots, pages_left, page_size, share_prefixes = spare
@@ -103,19 +122,19 @@ def _admit(prefills: Sequence[Req], waiting: Iterable[Req], spare: Budgets, matc
         found = match(req)
         num_matched = len(found.pages)
         need = -(-len(req.token_ids) // page_size) - num_matched + found.num_unpinned
-        if need > pages_left:
-            break
         if any(_is_computing_more(leader, req, num_matched, page_size) for leader in leaders):
             # its prefix is in the making, and computing it twice costs more than waiting. Those behind wait too, which keeps
             # the order; the wait ends with the leader's prefill.
             break
+        if need > pages_left:
+            return admitted, True
         admitted.append(Admission(req, num_matched * page_size))
         if share_prefixes:
             leaders.append(req)
         tokens_left -= len(req.token_ids) - num_matched * page_size
         pages_left -= need + 1
         slots -= 1
-    return admitted
+    return admitted, False
 
 
 def _is_computing_more(leader: Req, req: Req, num_matched: int, page_size: int) -> bool:

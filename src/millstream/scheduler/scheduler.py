@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from millstream.errors import EngineError, InvariantError, MillstreamError
@@ -21,27 +20,36 @@ from millstream.messages import (
     AbortReq,
     AdmissionOutput,
     FinishReason,
+    PauseReq,
     Rejection,
+    ResumeReq,
     StatsReply,
     StatsReq,
     Stop,
     TokenizedGenerateReqInput,
     ToScheduler,
 )
-from millstream.messages.columns import SLOTS
 from millstream.messages.finish import AbortCause
 from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.output import StepOutput
 from millstream.scheduler.policy import Admission, Budgets, StepPlan, Work, plan
+from millstream.scheduler.queues import Queues
 from millstream.scheduler.state import Phase, Req
 from millstream.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
 # HTTP status of an end from outside, for where nothing was sent yet
-_ABORT_STATUS: dict[AbortCause, int] = {"client_gone": 499, "aborted": 500, "deadline": 504, "engine_error": 500, "drain": 503}
+_ABORT_STATUS: dict[AbortCause, int] = {
+    "client_gone": 499,
+    "aborted": 500,
+    "deadline": 504,
+    "engine_error": 500,
+    "drain": 503,
+    "slow_reader": 499,
+}
 
 
 class Scheduler:
@@ -70,20 +78,19 @@ class Scheduler:
         self._to_detokenizer = to_detokenizer
         self._to_entry = to_entry
         self._clock = clock
-        self._live: dict[str, Req] = {}
-        self._waiting: deque[Req] = deque()  # in order of arrival; all of it came after everybody running
-        self._running: dict[str, Req] = {}  # in order of arrival
+        self._live: dict[str, Req] = {}  # in order of arrival
+        self._queues = Queues()
+        self._num_arrivals = 0
         self._accepted: list[str] = []
         self._rejected: list[Rejection] = []
         self._output = StepOutput()
-        self._next_slot = 0
         self._num_steps = 0
         self._num_retractions = 0
 
     @property
     def has_work(self) -> bool:
-        """Whether another `step` would get somebody on."""
-        return bool(self._live)
+        """Whether another `step` would get somebody on; no, while all that is live is paused."""
+        return bool(self._queues.running or self._queues.waiting)
 
     def handle(self, message: ToScheduler) -> None:
         """Take one message. A fault here is logged and ends at most the message's own request."""
@@ -93,6 +100,10 @@ class Scheduler:
                     self._receive(message)
                 case AbortReq():
                     self._abort(message)
+                case PauseReq():
+                    self._pause(message.rid)
+                case ResumeReq():
+                    self._resume(message.rid)
                 case StatsReq():
                     self._send()
                     self._to_detokenizer.send(self._stats(message.id))
@@ -104,7 +115,7 @@ class Scheduler:
     def step(self) -> bool:
         """Run one step: admit, compute, settle, send. Returns whether there is more work."""
         self._send_verdicts()  # before the forward: a client learns at once that it was accepted
-        if self._live:
+        if self.has_work:
             work = self._carry_out(self._plan())
             output = self._forward(work)
             if output is not None:
@@ -128,13 +139,11 @@ class Scheduler:
         Raises:
             InvariantError: something is lost, shared or held by nobody.
         """
-        self._pool.audit([req.lease for req in self._running.values() if req.lease is not None])
-        if [*self._running.values(), *self._waiting] != list(self._live.values()):
-            raise InvariantError("the queues are not the live requests in order of arrival")
+        self._queues.audit(self._live.values())
+        self._pool.audit([req.lease for req in self._live.values() if req.lease is not None])
         for req in self._live.values():
-            is_running = req.rid in self._running
-            if req.phase is not (Phase.RUNNING if is_running else Phase.WAITING) or (req.lease is not None) != is_running:
-                raise InvariantError(f"{req.rid} is {req.phase.value} in the wrong place")
+            if req.phase is not Phase.PAUSED and (req.lease is not None) != (req.phase is Phase.RUNNING):
+                raise InvariantError(f"{req.rid} is {req.phase.value} and {'has' if req.lease is not None else 'has no'} pages")
 
     def _receive(self, message: TokenizedGenerateReqInput) -> None:
         message.timing.queued = self._clock()
@@ -142,8 +151,8 @@ class Scheduler:
             admission.check(
                 message,
                 live=self._live,
-                num_waiting=len(self._waiting),
-                num_running=len(self._running),
+                num_waiting=len(self._queues.waiting) + len(self._queues.paused),  # without a slot, they count as queued
+                num_running=len(self._queues.running),
                 limits=self._limits,
             )
             end_rule = EndRule(
@@ -152,7 +161,7 @@ class Scheduler:
                 eos_token_ids=self._eos_token_ids,
                 tokenizer=self._tokenizer,
             )
-            req = Req(message, end_rule, self._next_slot)
+            req = Req(message, end_rule, self._num_arrivals)
         except InvariantError:
             raise
         except MillstreamError as error:
@@ -161,15 +170,32 @@ class Scheduler:
             log.exception("request %s could not be taken on", message.rid)
             self._rejected.append(admission.rejection(message.rid, EngineError(f"The request could not be taken on: {error}")))
         else:
-            self._next_slot = (self._next_slot + 1) % SLOTS
+            self._num_arrivals += 1
             self._live[req.rid] = req
-            self._waiting.append(req)
+            self._queues.add(req)
             self._accepted.append(req.rid)
 
     def _abort(self, message: AbortReq) -> None:
         req = self._live.get(message.rid)
         if req is not None:
             self._end_by_abort(req, message.cause, "The request was aborted.")
+
+    def _pause(self, rid: str) -> None:
+        """Make nothing more of a request until `_resume`. Its pages stay with it until others need them; its slot is free."""
+        req = self._live.get(rid)
+        if req is not None and req.phase is not Phase.PAUSED:
+            self._queues.move(req, Phase.PAUSED)
+
+    def _resume(self, rid: str) -> None:
+        """Let a paused request go on: at once with its pages and a free slot, else from its place in the queue."""
+        req = self._queues.paused.get(rid)
+        if req is None:
+            return
+        if req.lease is not None and len(self._queues.running) < self._limits.max_running_requests:
+            self._queues.move(req, Phase.RUNNING)
+        else:
+            self._release(req, req.num_computed)  # who waits holds nothing
+            self._queues.move(req, Phase.WAITING)
 
     def _plan(self) -> StepPlan:
         while True:
@@ -180,7 +206,13 @@ class Scheduler:
                 page_size=self._pool.page_size,
                 share_prefixes=self._pool.share_prefixes,
             )
-            step = plan(running=list(self._running.values()), waiting=self._waiting, budgets=budgets, match=self._match)
+            step = plan(
+                running=list(self._queues.running.values()),
+                waiting=self._queues.waiting,
+                sleeping=[req for req in self._queues.paused.values() if req.lease is not None],
+                budgets=budgets,
+                match=self._match,
+            )
             if step.retract is None:
                 return step
             self._retract(step.retract)
@@ -189,12 +221,11 @@ class Scheduler:
         return self._pool.match(req.namespace, req.token_ids)
 
     def _retract(self, req: Req) -> None:
-        """Throw a request back to the front of the queue. Its output is kept; its KV is computed again."""
+        """Take a request's pages; a running one goes back to the queue. Its output is kept; its KV is computed again."""
         self._num_retractions += 1
-        del self._running[req.rid]
-        req.move(Phase.WAITING)
         self._release(req, req.num_computed)
-        self._waiting.appendleft(req)
+        if req.phase is Phase.RUNNING:
+            self._queues.move(req, Phase.WAITING)
 
     def _carry_out(self, step: StepPlan) -> Sequence[Work]:
         # all prefixes are pinned before anything is evicted: the plan counts on every one of them
@@ -216,11 +247,10 @@ class Scheduler:
 
     def _start(self, admitted: Admission) -> Lease:
         req = admitted.req
-        if self._waiting.popleft() is not req:
+        if self._queues.waiting[0] is not req:
             raise InvariantError("the plan skipped the head of the queue")
         lease = self._pool.open(req.rid, req.namespace, req.token_ids)
-        req.move(Phase.RUNNING)
-        self._running[req.rid] = req
+        self._queues.move(req, Phase.RUNNING)
         req.lease = lease
         req.row.pages = lease.pages
         req.num_computed = lease.num_shared * self._pool.page_size
@@ -295,11 +325,7 @@ class Scheduler:
 
     def _finish(self, req: Req, reason: FinishReason, new_ids: Sequence[int] = (), *, held_back: int = 0) -> None:
         """End a request: the only way into FINISHED. Gives everything back and makes its one final row."""
-        if req.phase is Phase.RUNNING:
-            del self._running[req.rid]
-        else:
-            self._waiting.remove(req)
-        req.move(Phase.FINISHED)
+        self._queues.move(req, Phase.FINISHED)
         del self._live[req.rid]
         failed = isinstance(reason, Abort) and reason.cause == "engine_error"
         self._release(req, 0 if failed else req.num_computed)  # after a fault nobody knows what is in the pages
@@ -327,8 +353,9 @@ class Scheduler:
         return StatsReply(
             id=request_id,
             scheduler_requests=len(self._live),
-            waiting=len(self._waiting),
-            running=len(self._running),
+            waiting=len(self._queues.waiting),
+            running=len(self._queues.running),
+            paused=len(self._queues.paused),
             pages_total=self._pool.num_pages,
             pages_free=self._pool.available,
             pages_cached=self._pool.num_cached,

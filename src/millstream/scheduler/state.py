@@ -12,20 +12,23 @@ from millstream.errors import InvariantError
 from millstream.execution.interface import ForwardRow
 from millstream.kv.pool import Lease
 from millstream.messages import TokenizedGenerateReqInput, Usage
+from millstream.messages.columns import SLOTS
 from millstream.scheduler.finish import EndRule
 
 
 class Phase(Enum):
     """Where a request is."""
 
-    WAITING = "waiting"
-    RUNNING = "running"
+    WAITING = "waiting"  # for a slot and pages
+    RUNNING = "running"  # has both
+    PAUSED = "paused"  # for its client: has no slot, and keeps the pages it had until others need them
     FINISHED = "finished"
 
 
 NEXT: dict[Phase, frozenset[Phase]] = {
-    Phase.WAITING: frozenset({Phase.RUNNING, Phase.FINISHED}),
-    Phase.RUNNING: frozenset({Phase.WAITING, Phase.FINISHED}),  # RUNNING -> WAITING is a retraction
+    Phase.WAITING: frozenset({Phase.RUNNING, Phase.PAUSED, Phase.FINISHED}),
+    Phase.RUNNING: frozenset({Phase.WAITING, Phase.PAUSED, Phase.FINISHED}),  # RUNNING -> WAITING is a retraction
+    Phase.PAUSED: frozenset({Phase.RUNNING, Phase.WAITING, Phase.FINISHED}),  # WAITING: no slot is free, or its pages are gone
     Phase.FINISHED: frozenset(),
 }
 
@@ -34,6 +37,7 @@ class Req:
     """One request. `token_ids` is prompt and output so far; positions before `num_computed` have their KV in `lease`."""
 
     __slots__ = (
+        "arrival",
         "cached_tokens",
         "end_rule",
         "is_opened",
@@ -52,9 +56,10 @@ class Req:
         "token_ids",
     )
 
-    def __init__(self, message: TokenizedGenerateReqInput, end_rule: EndRule, slot: int = 0) -> None:
+    def __init__(self, message: TokenizedGenerateReqInput, end_rule: EndRule, arrival: int = 0) -> None:
         self.rid = message.rid
-        self.slot = slot  # what it is called in columns
+        self.arrival = arrival  # orders the requests of one scheduler
+        self.slot = arrival % SLOTS  # what it is called in columns
         self.token_ids = message.input_ids
         self.num_prompt_tokens = len(message.input_ids)
         self.sampling = message.sampling

@@ -14,7 +14,9 @@ from millstream.messages import (
     AdmissionOutput,
     BatchTokenIDOutput,
     FinishReason,
+    PauseReq,
     Rejection,
+    ResumeReq,
     SamplingParams,
     StatsReply,
     StatsReq,
@@ -192,6 +194,14 @@ class Desk:
     def abort(self, rid: str) -> None:
         """Hand over an abort."""
         self.scheduler.handle(AbortReq(rid))
+
+    def pause(self, rid: str) -> None:
+        """Hand over a pause."""
+        self.scheduler.handle(PauseReq(rid))
+
+    def resume(self, rid: str) -> None:
+        """Hand over the end of a pause."""
+        self.scheduler.handle(ResumeReq(rid))
 
     def step(self) -> bool:
         """One step and an audit."""

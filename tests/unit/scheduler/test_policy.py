@@ -41,6 +41,7 @@ def make_plan(
     run: list[Req],
     wait: list[Req],
     *,
+    sleeping: list[Req] | None = None,
     tokens: int = 32,
     slots: int = 8,
     pages: int = 100,
@@ -51,6 +52,7 @@ def make_plan(
     return plan(
         running=run,
         waiting=wait,
+        sleeping=sleeping or [],
         budgets=Budgets(step_tokens=tokens, running=slots, pages=pages, page_size=PAGE, share_prefixes=share),
         match=lambda req: Match(None, list(range(known)), 0, unpinned),
     )
@@ -111,6 +113,26 @@ def test_a_shortage_of_pages_retracts_the_last_arrived_and_plans_nothing_else() 
 def test_a_shortage_of_a_request_that_runs_alone_is_our_bug() -> None:
     with pytest.raises(InvariantError):
         make_plan([running("a", 9, 8, decoding=True)], [], pages=0)
+
+
+def test_a_shortage_takes_the_pages_of_whoever_is_paused_longest_before_a_running_one_s() -> None:
+    run = [running("a", 9, 8, decoding=True), running("b", 3, 2, decoding=True)]
+    first, second = running("p", 8, 7, decoding=True), running("q", 8, 7, decoding=True)
+    assert make_plan(run, [], sleeping=[first, second], pages=0) == StepPlan(retract=first)
+    assert make_plan(run[:1], [], sleeping=[second], pages=0) == StepPlan(retract=second)
+
+
+def test_a_waiting_request_that_lacks_pages_gets_those_of_the_paused() -> None:
+    asleep = running("p", 8, 7, decoding=True)
+    assert make_plan([], [waiting("a", 40)], sleeping=[asleep], pages=9) == StepPlan(retract=asleep)
+    assert admitted(make_plan([], [waiting("a", 40)], sleeping=[asleep], pages=10)) == ["a"]
+
+
+def test_the_paused_keep_their_pages_where_the_waiting_lack_something_else() -> None:
+    asleep, busy = running("p", 8, 7, decoding=True), running("l", [1] * 12, 0, decoding=False)
+    assert make_plan([], [waiting("a", 40)], sleeping=[asleep], slots=0, pages=9).retract is None
+    step = make_plan([busy], [waiting("h", [1] * 12)], sleeping=[asleep], pages=2)
+    assert (step.retract, work(step)) == (None, [("l", 0, 12)])  # it waits for the prefix that is in the making
 
 
 def test_a_row_of_which_nothing_came_computes_its_last_position_again() -> None:

@@ -147,6 +147,11 @@ class Exchange:
         if close and self._transport is not None:
             self._transport.close()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes handed to the connection that the operating system has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def drop_connection(self) -> None:
         """End the connection at once, unsent data and all."""
         if self._transport is not None:

@@ -108,8 +108,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def check_timeouts(self, now: float) -> None:
         """End the connection where the client owes bytes, or leaves ours unread, for too long."""
         unsent = self.transport.get_write_buffer_size()
-        answering = self._running is not None and not self._running.response_complete and not self.flow.write_paused
-        if unsent == 0 or unsent < self._unsent or answering:
+        if unsent == 0 or unsent < self._unsent or self._answering():
             self._taken_at = now
         self._unsent = unsent
         if now - self._taken_at >= self.write_timeout_s:
@@ -143,6 +142,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
         super()._start_asgi_task(cycle, app)
+
+    def _answering(self) -> bool:
+        """Whether the connection waits for us, or for a client that its stream watches (`entry.sse`)."""
+        running = self._running
+        if running is None or running.response_complete:
+            return False
+        return not self.flow.write_paused or bool(running.chunked_encoding)
 
     def _awaits_bytes(self) -> bool:
         """Whether the client has not finished a request. Between requests, uvicorn's own keep-alive timer runs."""

@@ -19,6 +19,7 @@ from millstream.entry.http.protocol import BoundedHttpProtocol
 from millstream.errors import StartupError
 
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that none is closed under a request
+UNSENT_IN_KERNEL = 16 * 1024  # bytes a connection: the rest waits with us, where it is counted, and seen to be taken
 BACKLOG = 2048  # connections that may wait to be accepted
 CLOSE_TIMEOUT_S = 2  # what open answers get to be written after the drain
 TICKS_PER_LOOK = 5  # uvicorn ticks ten times a second; so often connections are looked at for clients that are silent
@@ -86,6 +87,7 @@ def bind(host: str, port: int) -> socket.socket:
         raise StartupError(f"`{host}` is not an address to listen on: {error}.", hint="check --host") from None
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_IN_KERNEL)  # connections inherit it
         sock.bind(address)
         sock.listen(BACKLOG)  # here, not in the server: only now is it certain that nobody else has the port
     except (OSError, OverflowError) as error:

@@ -72,6 +72,7 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "live_requests_by_process": by_process,
             "waiting": stats.waiting,
             "running": stats.running,
+            "paused": stats.paused,
             "pages_total": stats.pages_total,
             "pages_free": stats.pages_free,
             "pages_cached": stats.pages_cached,

@@ -11,10 +11,10 @@ from millstream.config import ServerConfig
 from millstream.entry.http.protocol import MAX_HEADER_BYTES
 from millstream.entry.http.server import bind, url_of
 from millstream.errors import StartupError
-from millstream.messages import AbortReq, Stop, TokenizedGenerateReqInput
+from millstream.messages import AbortReq, PauseReq, ResumeReq, Stop, TokenizedGenerateReqInput
 from tests.support.asgi import run
 from tests.support.engine import Entry
-from tests.support.http import error_of, post_bytes, serving
+from tests.support.http import error_of, post_bytes, running, serving
 from tests.support.sse import joined_content, parse_events
 
 
@@ -211,6 +211,38 @@ def test_a_client_that_pauses_gets_everything_in_order() -> None:
             events = parse_events(await read_stream(reader))
             assert joined_content(events) == "".join(pieces)
             assert len(events) < 400  # what waited was joined
+            writer.close()
+
+    run(scenario())
+
+
+def test_a_pause_lasts_until_the_client_has_read_what_the_connection_holds() -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(max_unsent_bytes=256 * 1024))
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        async with running(entry) as (server, port):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", port))
+            sock.sendall(post_bytes({"messages": [{"role": "user", "content": "x"}], "rid": "r", "stream": True}))
+            await entry.engine.wait_sent(TokenizedGenerateReqInput)
+            (connection,) = server.server_state.connections
+            text = ""
+            while not isinstance(entry.engine.sent[-1], PauseReq):
+                entry.engine.row("r", "x" * 1024)
+                text += "x" * 1024
+                await asyncio.sleep(0)
+            reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
+            received = b""
+            while connection.transport.get_write_buffer_size() < 128 * 1024:  # before it held 64 KiB, and the rest waited
+                received += await reader.read(4096)
+            assert isinstance(entry.engine.sent[-1], PauseReq)
+            while not isinstance(entry.engine.sent[-1], ResumeReq):
+                received += await reader.read(4096)
+            entry.engine.row("r", "", finish=Stop())
+            while not received.endswith(b"0\r\n\r\n"):
+                received += await reader.read(4096)
+            assert received.count(b"x" * 1024) == len(text) // 1024
             writer.close()
 
     run(scenario())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millstream.config import ServerConfig
-from millstream.messages import AbortReq, TokenizedGenerateReqInput
+from millstream.messages import AbortReq, Stop, TokenizedGenerateReqInput
 from tests.support.asgi import Call, post, run, until
 from tests.support.engine import Entry, hold, state
 
@@ -248,7 +248,7 @@ def test_a_client_that_does_not_read_costs_one_row_and_is_dropped_after_a_while(
         assert len(call.sent) == events
         await call.task
         assert call.closed
-        assert entry.engine.aborts == [AbortReq("r", "client_gone")]
+        assert entry.engine.aborts == [AbortReq("r", "slow_reader")]
         entry.engine.end("r")
         assert entry.manager.live_requests == 0
 
@@ -272,6 +272,29 @@ def test_a_slow_client_gets_everything_in_fewer_events() -> None:
         text = "".join(c["choices"][0]["delta"].get("content", "") for c in response.chunks)
         assert text == "".join(f"{index}," for index in range(100)) + "end"
         assert len(response.chunks) < 10
+
+    run(scenario())
+
+
+@both_modes
+def test_rows_that_come_one_by_one_long_after_admission_make_the_whole_text(stream: bool) -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        call = Call(entry.app, CHAT, {**BODIES[CHAT], "rid": "r", "stream": stream})
+        await entry.engine.wait_sent(TokenizedGenerateReqInput)
+        for number in range(5):
+            for _ in range(5):  # turns in which the consumer gets to wait
+                await asyncio.sleep(0)
+            entry.engine.row("r", f"{number},")
+        entry.engine.row("r", "end", finish=Stop())
+        response = await call.response()
+        if stream:
+            text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in response.chunks)
+        else:
+            text = response.body["choices"][0]["message"]["content"]
+        assert text == "0,1,2,3,4,end"
+        assert entry.manager.late_rows_dropped == 0
 
     run(scenario())
 

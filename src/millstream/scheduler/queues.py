@@ -1,0 +1,76 @@
+"""Queues: every live request in the one queue that its phase names. The only place where a request changes phase.
+
+Filled and moved by the scheduler; the policy reads them. Decides nothing, and knows nothing of pages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from operator import attrgetter
+
+from millstream.errors import InvariantError
+from millstream.scheduler.state import Phase, Req
+
+_arrival = attrgetter("arrival")
+
+
+class Queues:
+    """Waiting and running requests in order of arrival, paused ones in the order of their pauses."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Req] = deque()
+        self.running: dict[str, Req] = {}
+        self.paused: dict[str, Req] = {}
+
+    def add(self, req: Req) -> None:
+        """Take in a new request, the newest of all."""
+        self.waiting.append(req)
+
+    def move(self, req: Req, phase: Phase) -> None:
+        """Move a request to the queue of `phase`; out of all of them where that is FINISHED.
+
+        Raises:
+            InvariantError: the move is not allowed.
+        """
+        self._leave(req)
+        req.move(phase)
+        match phase:
+            case Phase.RUNNING:
+                self._run(req)
+            case Phase.WAITING:
+                place = next((i for i, other in enumerate(self.waiting) if other.arrival > req.arrival), len(self.waiting))
+                self.waiting.insert(place, req)
+            case Phase.PAUSED:
+                self.paused[req.rid] = req
+
+    def audit(self, live: Iterable[Req]) -> None:
+        """Check the queues against `live`, which is in order of arrival. O(requests).
+
+        Raises:
+            InvariantError: a request is in no queue, in two, in the wrong one, or out of order.
+        """
+        running, waiting, paused = list(self.running.values()), list(self.waiting), list(self.paused.values())
+        if sorted([*running, *waiting, *paused], key=_arrival) != list(live):
+            raise InvariantError("a live request is in no queue, or in two")
+        if running != sorted(running, key=_arrival) or waiting != sorted(waiting, key=_arrival):
+            raise InvariantError("a queue is not in order of arrival")
+        for phase, queue in ((Phase.RUNNING, running), (Phase.WAITING, waiting), (Phase.PAUSED, paused)):
+            for req in queue:
+                if req.phase is not phase:
+                    raise InvariantError(f"{req.rid} is {req.phase.value} in the queue of the {phase.value}")
+
+    def _leave(self, req: Req) -> None:
+        match req.phase:
+            case Phase.RUNNING:
+                del self.running[req.rid]
+            case Phase.WAITING:
+                self.waiting.remove(req)
+            case Phase.PAUSED:
+                del self.paused[req.rid]
+
+    def _run(self, req: Req) -> None:
+        is_newest = all(other.arrival < req.arrival for other in self.running.values())
+        self.running[req.rid] = req
+        if not is_newest:  # it was paused, or waited after a pause, while newer ones began
+            self.running = {other.rid: other for other in sorted(self.running.values(), key=_arrival)}
