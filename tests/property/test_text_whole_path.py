@@ -33,7 +33,7 @@ from millstream.messages import (
 from millstream.messages.columns import pack_ids, pack_slots
 from millstream.scheduler.finish import EndRule
 from millstream.text.byte_table import byte_of
-from millstream.text.rolling import digest_of
+from millstream.text.digest import digest_of
 from millstream.text.tokenizer import Tokenizer, scripted_text
 from tests.property.test_text_decoding import embedded, known
 from tests.support.made_tokenizers import library_decode, unigram_tokenizer, wordpiece_tokenizer

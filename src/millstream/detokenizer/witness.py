@@ -7,9 +7,11 @@ entry compares that with what it handed on, so a fault anywhere between the ids 
 
 from __future__ import annotations
 
+from array import array
+
 from millstream.messages import Stop, TokenRow
+from millstream.text.digest import digest_of
 from millstream.text.incremental import IncrementalDecoder
-from millstream.text.rolling import digest_of
 
 GROUP = 1024  # ids decoded at once: about 0.1 ms, which bounds what the end of a request costs its neighbours
 
@@ -22,29 +24,29 @@ class Witness:
     def __init__(self, decoder: IncrementalDecoder, *, no_stop_trim: bool) -> None:
         self._decoder = decoder
         self._no_stop_trim = no_stop_trim
-        self._ids: list[int] = []  # not yet decoded
+        self._ids = array("i")  # not yet decoded; packed, for there are many of them
         self._undecided = ""  # decoded text that may still be cut off
         self._digest = 0
 
     def push(self, token_ids: list[int]) -> None:
         """Take tokens that end nothing, with nothing held back."""
         ids = self._ids
-        ids += token_ids
+        ids.extend(token_ids)
         if len(ids) >= GROUP:
             self._decide(self._undecided + self._decoder.push(ids), 0)
-            ids.clear()
+            del ids[:]
 
     def add(self, row: TokenRow) -> int | None:
         """Take the next row; returns the digest of all visible text with the final one."""
         ids, finish = self._ids, row.finish
-        ids += row.token_ids
+        ids.extend(row.token_ids)
         if finish is None and len(ids) < GROUP:
             return None
         matched = finish.matched if isinstance(finish, Stop) else None
         if isinstance(matched, int) and not self._no_stop_trim:
             ids.pop()
         text = self._undecided + self._decoder.push(ids)
-        ids.clear()
+        del ids[:]
         if finish is not None and not isinstance(matched, str):
             text += self._decoder.flush()
         self._decide(text, row.held_back)

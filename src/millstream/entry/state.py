@@ -11,7 +11,7 @@ from enum import Enum, auto
 from millstream.entry.failure import Failure
 from millstream.errors import InvariantError
 from millstream.messages import FinishReason, GenerateReqInput, TextRow, Timing, Usage
-from millstream.text.rolling import TextDigest
+from millstream.text.digest import digest_of
 
 
 class Phase(Enum):
@@ -72,7 +72,7 @@ class ReqState:
         self.failure: Failure | None = None
         self.mismatched = False  # what was handed on is not what the ids say: a bug
         self._usage: Usage | None = None
-        self._digest = TextDigest()  # of what was handed on
+        self._digest = 0  # of what was handed on
         self._row: TextRow | None = None
         self._texts: list[str] = []
 
@@ -112,7 +112,7 @@ class ReqState:
         if not self.shortcut(text, token_ids):
             self.num_tokens -= len(token_ids)
             return False
-        self._digest.add(text)
+        self._digest = digest_of(text, self._digest)
         return True
 
     def push(self, row: TextRow) -> None:
@@ -143,9 +143,9 @@ class ReqState:
         if self._texts:
             row.text += "".join(self._texts)
             self._texts.clear()
-        self._digest.add(row.text)
+        self._digest = digest_of(row.text, self._digest)
         if row.digest is not None:
-            self.mismatched = row.digest != self._digest.value
+            self.mismatched = row.digest != self._digest
         return row
 
     def adopt_timing(self, timing: Timing) -> None:

@@ -23,7 +23,7 @@ class TextRow(Struct, array_like=True, omit_defaults=True, gc=False):
     usage: Usage | None  # None in a row of the detokenizer's own
     finish: FinishReason | None = None
     timing: Timing | None = None  # on the final row only
-    digest: int | None = None  # on the final row: what `TextDigest` must say of all text of the request
+    digest: int | None = None  # on the final row: the `text.digest` of all text of the request
 
 
 class BatchStrOutput(Struct, omit_defaults=True, tag="text", gc=False):

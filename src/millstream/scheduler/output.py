@@ -5,10 +5,10 @@ Filled by the scheduler as requests make tokens or end; emptied once a step. Kno
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 from millstream.messages import BatchTokenIDOutput, DecodeOptions, FinishReason, TokenColumns, TokenRow
-from millstream.messages.columns import pack_ids, pack_slots
 from millstream.scheduler.state import Req
 
 
@@ -18,16 +18,21 @@ class StepOutput:
     def __init__(self) -> None:
         self._rows: list[TokenRow] = []
         self._opened: list[DecodeOptions] = []
-        self._columns: dict[int, tuple[list[int], list[int]]] = {}  # tokens a row -> slots, ids
+        self._columns: dict[int, tuple[array[int], array[int]]] = {}  # tokens a row -> slots, ids
 
     def add(self, req: Req, new_ids: Sequence[int], *, held_back: int = 0, finish: FinishReason | None = None) -> None:
-        """Add one row of `req`; `new_ids` are in its `token_ids` already. Its first row carries its decode options along."""
+        """Add one row of `req`; `new_ids` are in its `token_ids` already. Its first row carries its decode options along.
+
+        Raises:
+            OverflowError: one of `new_ids` is no int32; nothing was added.
+        """
         if req.is_opened and finish is None and not held_back:
-            columns = self._columns.get(len(new_ids))
+            ids = array("i", new_ids)
+            columns = self._columns.get(len(ids))
             if columns is None:
-                columns = self._columns[len(new_ids)] = [], []
+                columns = self._columns[len(ids)] = array("I"), array("i")
             columns[0].append(req.slot)
-            columns[1].extend(new_ids)
+            columns[1].extend(ids)
             return
         if not req.is_opened:
             req.is_opened = True
@@ -48,7 +53,7 @@ class StepOutput:
         """The batch of all rows so far, None where there are none. Empties the collection."""
         if not self._rows and not self._columns:
             return None
-        columns = [TokenColumns(pack_slots(slots), pack_ids(ids), width) for width, (slots, ids) in self._columns.items()]
+        columns = [TokenColumns(slots.tobytes(), ids.tobytes(), width) for width, (slots, ids) in self._columns.items()]
         batch = BatchTokenIDOutput(self._rows, self._opened, columns)
         self._rows, self._opened, self._columns = [], [], {}
         return batch

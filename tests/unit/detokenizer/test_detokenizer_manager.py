@@ -27,7 +27,7 @@ from millstream.messages import (
     Usage,
 )
 from millstream.messages.columns import pack_ids, pack_slots
-from millstream.text.rolling import digest_of
+from millstream.text.digest import digest_of
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer
 from tests.support.rows import text_rows
 

@@ -26,7 +26,7 @@ from millstream.messages import (
     TokenizedGenerateReqInput,
     Usage,
 )
-from millstream.text.rolling import digest_of
+from millstream.text.digest import digest_of
 from tests.support.asgi import run, until
 from tests.support.engine import CONTEXT_LENGTH, TOKENIZER, FakeEngine, engine_info, hold
 

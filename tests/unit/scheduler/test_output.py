@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millstream.messages import (
     BatchTokenIDOutput,
     DecodeOptions,
@@ -62,6 +64,21 @@ def test_rows_that_only_go_on_travel_in_columns_one_for_each_number_of_tokens() 
     assert (batch.rows, batch.opened) == ([], [])
     assert [list(columns.rows()) for columns in batch.columns] == [[(0, [7]), (2, [10])], [(1, [8, 9])]]
     assert output.take() is None
+
+
+def test_an_id_that_fits_no_column_leaves_the_others_whole() -> None:
+    output = StepOutput()
+    reqs = [make_req(SamplingParams(), slot) for slot in range(3)]
+    for req in reqs:
+        output.add(req, [1])
+    output.take()
+    output.add(reqs[0], [7])
+    with pytest.raises(OverflowError):
+        output.add(reqs[1], [2**31])
+    output.add(reqs[2], [8])
+    batch = output.take()
+    assert batch is not None
+    assert [list(columns.rows()) for columns in batch.columns] == [[(0, [7]), (2, [8])]]
 
 
 def test_a_row_that_says_more_is_a_full_one() -> None:
