@@ -97,6 +97,9 @@ class Call:
     def is_closing(self) -> bool:
         return self.closed
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def abort(self) -> None:
         self.closed = True
         self.disconnect()

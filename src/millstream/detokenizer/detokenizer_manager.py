@@ -26,6 +26,8 @@ from millstream.messages import (
     TextRow,
     TokenRow,
 )
+from millstream.messages.finish import end_cause
+from millstream.observe.ledger import Ledger
 from millstream.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class DetokenizerManager:
         tokenizer: Tokenizer,
         to_entry: Sender,
         max_states: int = ServerConfig.max_detokenizer_states,
+        ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer = tokenizer
@@ -48,6 +51,8 @@ class DetokenizerManager:
         self._clock = clock
         self._statuses: dict[str, DecodeStatus] = {}
         self.dropped_rows = 0  # rows whose request is not known (any more)
+        self._ledger = ledger or Ledger("detokenizer")
+        self._ledger.watch("decode_status", lambda: len(self._statuses))
 
     def __len__(self) -> int:
         return len(self._statuses)
@@ -55,10 +60,7 @@ class DetokenizerManager:
     def handle(self, message: BatchTokenIDOutput | StatsReply) -> None:
         """Process one message of the scheduler and send what follows from it."""
         if isinstance(message, StatsReply):
-            reply = msgspec.structs.replace(
-                message, detokenizer_requests=len(self._statuses), dropped_rows=message.dropped_rows + self.dropped_rows
-            )
-            self._to_entry.send(reply)
+            self._to_entry.send(self._stats(message))
             return
         refused = [options.rid for options in message.opened if not self._open(options)]
         rows = [row for row in map(self._row, message.rows) if row is not None]
@@ -66,6 +68,16 @@ class DetokenizerManager:
             rows += self._refusals(refused, message.rows)
         if rows:
             self._to_entry.send(BatchStrOutput(rows))
+
+    def _stats(self, reply: StatsReply) -> StatsReply:
+        """Add our part to what the scheduler said of itself."""
+        return msgspec.structs.replace(
+            reply,
+            detokenizer_requests=len(self._statuses),
+            dropped_rows=reply.dropped_rows + self.dropped_rows,
+            ledger_mismatches=reply.ledger_mismatches + self._ledger.reconcile(),
+            books=reply.books if reply.ledger is None else [*reply.books, self._ledger.book(reply.ledger)],
+        )
 
     def _open(self, options: DecodeOptions) -> bool:
         """Make the state of a new request; False where the table is full."""
@@ -75,10 +87,13 @@ class DetokenizerManager:
             "skip_special_tokens": options.skip_special_tokens,
             "spaces_between_special_tokens": options.spaces_between_special_tokens,
         }
+        account = self._ledger.open(options.rid)
+        account.acquire("decode_status")
         self._statuses[options.rid] = DecodeStatus(
             decoder=self._tokenizer.incremental(**how),
             no_stop_trim=options.no_stop_trim,
             witness=Witness(self._tokenizer.incremental(**how), no_stop_trim=options.no_stop_trim),
+            account=account,
         )
         return True
 
@@ -106,6 +121,9 @@ class DetokenizerManager:
             text, finish = "", finish or Abort("engine_error", f"its tokens could not be decoded: {error}")
         if finish is not None:
             del self._statuses[row.rid]
+            cause = end_cause(finish)
+            status.account.release("decode_status", cause)
+            status.account.settle(cause)
             if timing is not None:
                 timing.detokenized = self._clock()
         return TextRow(row.rid, text, row.token_ids, row.usage, finish, timing, digest)

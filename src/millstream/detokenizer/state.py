@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millstream.detokenizer.witness import Witness
+from millstream.observe.ledger import Account
 from millstream.text.incremental import IncrementalDecoder
 
 
@@ -18,4 +19,5 @@ class DecodeStatus:
     decoder: IncrementalDecoder
     no_stop_trim: bool
     witness: Witness
+    account: Account
     pending: str = ""

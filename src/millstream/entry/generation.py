@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.state import Phase, ReqState
 from millstream.messages import TextRow
+from millstream.observe.ledger import Account
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,8 +32,11 @@ class Origin:
 class Generation:
     """The requests of one call, in order. `rid` is the call's own key; with one request it is the request's too."""
 
-    def __init__(self, rid: str, states: list[ReqState], origin: Origin) -> None:
+    def __init__(self, rid: str, states: list[ReqState], origin: Origin, account: Account) -> None:
         self.rid = rid
+        self.account = account
+        self.released = False  # nobody waits for it any more
+        self.is_broken = False  # its answer failed by a fault of ours, and its client has been told
         self.states = states
         for index, state in enumerate(states):
             state.index = index
@@ -88,11 +92,16 @@ class Generation:
                 timing.first_written = timing.first_written or now
 
     def fail(self, state: ReqState, failure: Failure) -> None:
-        """End `state` from the entry's side: no row of it will come."""
+        """Tell the client that `state` has failed. Its rid stays taken until its final row comes: others are on their way."""
         state.failure = failure
-        if state.phase is not Phase.FINISHED:
-            state.move(Phase.FINISHED)
+        state.drop_rows()
+        self.shortcut = None
         self.ring()
+
+    @property
+    def waiting_chars(self) -> int:
+        """Characters of all requests that wait to be taken."""
+        return sum(state.waiting_chars for state in self.states)
 
     @property
     def finished(self) -> bool:

@@ -10,6 +10,8 @@ from enum import Enum, auto
 from millstream.entry.failure import Failure
 from millstream.errors import InvariantError
 from millstream.messages import FinishReason, GenerateReqInput, TextRow, Timing, Usage
+from millstream.messages.finish import EndCause, end_cause
+from millstream.observe.ledger import Account
 from millstream.text.rolling import TextDigest
 
 
@@ -39,6 +41,7 @@ class ReqState:
         "_texts",
         "abort_sent",
         "accepted",
+        "account",
         "failure",
         "finish",
         "has_verdict",
@@ -51,8 +54,9 @@ class ReqState:
         "usage",
     )
 
-    def __init__(self, obj: GenerateReqInput) -> None:
+    def __init__(self, obj: GenerateReqInput, account: Account) -> None:
         self.obj = obj
+        self.account = account  # settled when it has ended and nobody waits for its rows
         self.index = 0  # among the requests of its call
         self.phase = Phase.CREATED
         self.abort_sent = False  # at most one AbortReq, in any phase after dispatch
@@ -79,7 +83,7 @@ class ReqState:
         return self.phase in (Phase.DISPATCHED, Phase.RECEIVING)
 
     def move(self, phase: Phase) -> None:
-        """Change phase.
+        """Change phase; to FINISHED only by `end`.
 
         Raises:
             InvariantError: the move is not allowed.
@@ -87,6 +91,35 @@ class ReqState:
         if phase not in _NEXT[self.phase]:
             raise InvariantError(f"request `{self.rid}` cannot go from {self.phase.name} to {phase.name}")
         self.phase = phase
+
+    def end(self, end: FinishReason | Failure) -> None:
+        """Go to FINISHED: the only way there, once for each request.
+
+        Raises:
+            InvariantError: it has ended already.
+        """
+        self.move(Phase.FINISHED)
+        if isinstance(end, Failure):
+            self.failure = self.failure or end
+        else:
+            self.finish = end
+
+    @property
+    def cause(self) -> EndCause:
+        """How it ended, in a word: what its client was told, where a failure came before the final row.
+
+        Raises:
+            InvariantError: it has not ended.
+        """
+        end = self.failure or self.finish
+        if end is None:
+            raise InvariantError(f"request `{self.rid}` has not ended")
+        return end_cause(end)
+
+    @property
+    def waiting_chars(self) -> int:
+        """Characters that wait to be taken."""
+        return 0 if self._row is None else len(self._row.text) + sum(map(len, self._texts))
 
     @property
     def has_rows(self) -> bool:
@@ -99,8 +132,7 @@ class ReqState:
             self.move(Phase.RECEIVING)
         self.usage = row.usage
         if row.finish is not None:
-            self.finish = row.finish
-            self.move(Phase.FINISHED)
+            self.end(row.finish)
         if self.released:
             return
         if self._row is None:

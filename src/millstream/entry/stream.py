@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed
 from millstream.entry.generation import Generation
@@ -18,6 +18,7 @@ from millstream.entry.http.exchange import ClientGone, Exchange
 from millstream.entry.service import Service
 from millstream.entry.sse import EventStream
 from millstream.messages import FinishReason, TextRow
+from millstream.messages.finish import EndCause
 
 log = logging.getLogger(__name__)
 
@@ -50,24 +51,33 @@ async def stream_answer(exchange: Exchange, service: Service, generation: Genera
         write_timeout_s=service.config.write_timeout_s,
         on_idle=generation.ring,
     )
+    account = generation.account
+    account.acquire("stream", measure=lambda: generation.waiting_chars + exchange.unsent_bytes)
+    cause: EndCause | Literal["done"] = "client_gone"
     try:
         await stream.open(form.opening())
         failure = await _stream_rows(stream, generation, form, service.clock)
-        if failure is not None:
+        if failure is None:
+            await stream.close(form.closing())
+            generation.stamp_written(service.clock(), last=True)
+            cause = "done"
+        else:
             await stream.fail(failure)
-            return
-        await stream.close(form.closing())
-        generation.stamp_written(service.clock(), last=True)
+            cause = failure.cause
     except RequestFailed as error:
         await stream.fail(error.failure)
+        cause = error.failure.cause
     except ClientGone:
         raise
     except Exception:
         log.exception("streaming the answer to %s failed", generation.rid)
+        generation.is_broken = True
+        cause = INTERNAL.cause
         await stream.fail(INTERNAL)
     finally:
         generation.shortcut = None
         stream.stop()
+        account.release("stream", cause)
 
 
 async def _stream_rows(

@@ -28,7 +28,8 @@ from millstream.messages import (
     TokenizedGenerateReqInput,
     ToScheduler,
 )
-from millstream.messages.finish import AbortCause
+from millstream.messages.finish import AbortCause, end_cause
+from millstream.observe.ledger import Ledger, ReleaseCause
 from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.finish import EndRule
@@ -40,7 +41,14 @@ from millstream.text.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 # HTTP status of an end from outside, for where nothing was sent yet
-_ABORT_STATUS: dict[AbortCause, int] = {"client_gone": 499, "aborted": 500, "deadline": 504, "engine_error": 500, "drain": 503}
+_ABORT_STATUS: dict[AbortCause, int] = {
+    "client_gone": 499,
+    "aborted": 500,
+    "deadline": 504,
+    "engine_error": 500,
+    "drain": 503,
+    "slow_reader": 499,
+}
 
 
 class Scheduler:
@@ -59,6 +67,7 @@ class Scheduler:
         limits: Limits,
         to_detokenizer: Sender,
         to_entry: Sender,
+        ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._executor = executor
@@ -77,6 +86,11 @@ class Scheduler:
         self._output = StepOutput()
         self._num_steps = 0
         self._num_retractions = 0
+        self._ledger = ledger or Ledger("scheduler")
+        self._ledger.watch("waiting", lambda: len(self._waiting))
+        self._ledger.watch("running", lambda: len(self._running))
+        self._ledger.watch("pages", lambda: pool.num_owned)
+        self._ledger.watch("prefix_pin", lambda: pool.num_pins)
 
     @property
     def has_work(self) -> bool:
@@ -93,7 +107,7 @@ class Scheduler:
                     self._abort(message)
                 case StatsReq():
                     self._send()
-                    self._to_detokenizer.send(self._stats(message.id))
+                    self._to_detokenizer.send(self._stats(message))
         except InvariantError:
             raise
         except Exception:
@@ -112,6 +126,7 @@ class Scheduler:
         self._send()
         if not self._live:
             self._pool.audit_counts(idle=True)
+            self._ledger.reconcile()
         return self.has_work
 
     def close(self) -> None:
@@ -150,7 +165,7 @@ class Scheduler:
                 eos_token_ids=self._eos_token_ids,
                 tokenizer=self._tokenizer,
             )
-            req = Req(message, end_rule)
+            req = Req(message, end_rule, self._ledger.open(message.rid))
         except InvariantError:
             raise
         except MillstreamError as error:
@@ -161,6 +176,7 @@ class Scheduler:
         else:
             self._live[req.rid] = req
             self._waiting.append(req)
+            req.account.acquire("waiting")
             self._accepted.append(req.rid)
 
     def _abort(self, message: AbortReq) -> None:
@@ -189,9 +205,11 @@ class Scheduler:
         """Throw a request back to the front of the queue. Its output is kept; its KV is computed again."""
         self._num_retractions += 1
         del self._running[req.rid]
+        req.account.release("running", "retracted")
         req.move(Phase.WAITING)
-        self._release(req, req.num_computed)
+        self._release(req, req.num_computed, "retracted")
         self._waiting.appendleft(req)
+        req.account.acquire("waiting")
 
     def _carry_out(self, step: StepPlan) -> Sequence[Work]:
         # all prefixes are pinned before anything is evicted: the plan counts on every one of them
@@ -215,9 +233,11 @@ class Scheduler:
         req = admitted.req
         if self._waiting.popleft() is not req:
             raise InvariantError("the plan skipped the head of the queue")
-        lease = self._pool.open(req.rid, req.namespace, req.token_ids)
+        req.account.release("waiting", "admitted")
+        lease = self._pool.open(req.account, req.namespace, req.token_ids)
         req.move(Phase.RUNNING)
         self._running[req.rid] = req
+        req.account.acquire("running")
         req.lease = lease
         req.row.pages = lease.pages
         req.num_computed = lease.num_shared * self._pool.page_size
@@ -292,19 +312,23 @@ class Scheduler:
 
     def _finish(self, req: Req, reason: FinishReason, new_ids: Sequence[int] = (), *, held_back: int = 0) -> None:
         """End a request: the only way into FINISHED. Gives everything back and makes its one final row."""
+        cause = end_cause(reason)
         if req.phase is Phase.RUNNING:
             del self._running[req.rid]
+            req.account.release("running", cause)
         else:
             self._waiting.remove(req)
+            req.account.release("waiting", cause)
         req.move(Phase.FINISHED)
         del self._live[req.rid]
-        failed = isinstance(reason, Abort) and reason.cause == "engine_error"
-        self._release(req, 0 if failed else req.num_computed)  # after a fault nobody knows what is in the pages
+        # after a fault nobody knows what is in the pages
+        self._release(req, 0 if cause == "engine_error" else req.num_computed, cause)
         self._output.add(req, new_ids, held_back=held_back, finish=reason)
+        req.account.settle(cause)
 
-    def _release(self, req: Req, num_valid_tokens: int) -> None:
+    def _release(self, req: Req, num_valid_tokens: int, cause: ReleaseCause) -> None:
         if req.lease is not None:
-            self._pool.close(req.lease, req.token_ids, num_valid_tokens)
+            self._pool.close(req.lease, req.token_ids, num_valid_tokens, cause)
         req.lease = None
         req.row.pages = ()
         req.num_computed = 0
@@ -320,9 +344,10 @@ class Scheduler:
             self._to_entry.send(AdmissionOutput(self._accepted, self._rejected))
             self._accepted, self._rejected = [], []
 
-    def _stats(self, request_id: int) -> StatsReply:
+    def _stats(self, asked: StatsReq) -> StatsReply:
+        books = [] if asked.ledger is None else [self._ledger.book(asked.ledger)]
         return StatsReply(
-            id=request_id,
+            id=asked.id,
             scheduler_requests=len(self._live),
             waiting=len(self._waiting),
             running=len(self._running),
@@ -331,4 +356,7 @@ class Scheduler:
             pages_cached=self._pool.num_cached,
             steps=self._num_steps,
             retractions=self._num_retractions,
+            ledger_mismatches=self._ledger.reconcile(),
+            ledger=asked.ledger,
+            books=books,
         )

@@ -12,6 +12,7 @@ from millstream.errors import InvariantError
 from millstream.execution.interface import ForwardRow
 from millstream.kv.pool import Lease
 from millstream.messages import TokenizedGenerateReqInput, Usage
+from millstream.observe.ledger import Account
 from millstream.scheduler.finish import EndRule
 
 
@@ -34,6 +35,7 @@ class Req:
     """One request. `token_ids` is prompt and output so far; positions before `num_computed` have their KV in `lease`."""
 
     __slots__ = (
+        "account",
         "cached_tokens",
         "end_rule",
         "is_opened",
@@ -51,8 +53,9 @@ class Req:
         "token_ids",
     )
 
-    def __init__(self, message: TokenizedGenerateReqInput, end_rule: EndRule) -> None:
+    def __init__(self, message: TokenizedGenerateReqInput, end_rule: EndRule, account: Account) -> None:
         self.rid = message.rid
+        self.account = account  # settled in FINISHED
         self.token_ids = message.input_ids
         self.num_prompt_tokens = len(message.input_ids)
         self.sampling = message.sampling

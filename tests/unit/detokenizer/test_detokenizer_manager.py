@@ -24,6 +24,7 @@ from millstream.messages import (
     TokenRow,
     Usage,
 )
+from millstream.observe.ledger import Ledger
 from millstream.text.rolling import digest_of
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer
 
@@ -58,7 +59,9 @@ def outbox() -> Outbox:
 
 @pytest.fixture
 def manager(tokenizer: Tokenizer, outbox: Outbox) -> DetokenizerManager:
-    return DetokenizerManager(tokenizer=tokenizer, to_entry=outbox, clock=lambda: 5.0)
+    return DetokenizerManager(
+        tokenizer=tokenizer, to_entry=outbox, ledger=Ledger("detokenizer", strict=True), clock=lambda: 5.0
+    )
 
 
 def row(rid: str, ids: list[int], *, held_back: int = 0, finish: FinishReason | None = None) -> TokenRow:
@@ -154,7 +157,7 @@ def test_a_row_that_cannot_be_decoded_ends_its_request_only(
 
 
 def test_a_full_table_ends_only_the_request_that_finds_it_full(tokenizer: Tokenizer, outbox: Outbox) -> None:
-    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox, max_states=2)
+    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox, max_states=2, ledger=Ledger("detokenizer", strict=True))
     opened = [DecodeOptions(rid) for rid in "abc"]
     ids = tokenizer.encode("fine")
     manager.handle(batch(row("a", ids), row("b", ids), row("c", ids), opened=opened))

@@ -148,7 +148,7 @@ def test_a_row_that_cannot_be_written_fails_its_own_request_only(monkeypatch: py
         usage = Usage(1, 2)
         entry.engine.handle(BatchStrOutput([TextRow("bad", "boom", [1], usage), TextRow("good", "fine", [1], usage)]))
         failed = await bad.response()
-        assert failed.events[-1].data["error"]["code"] == "internal_error"
+        assert failed.events[-1].data["error"]["code"] == "engine_error"
         assert [(abort.rid, abort.cause) for abort in entry.engine.aborts] == [("bad", "engine_error")]
         entry.engine.row("good", "", finish=Stop())
         assert text_of("/v1/completions", (await good.response()).content) == "firstfine"

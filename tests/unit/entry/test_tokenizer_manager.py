@@ -26,6 +26,7 @@ from millstream.messages import (
     TokenizedGenerateReqInput,
     Usage,
 )
+from millstream.observe.ledger import Ledger
 from millstream.text.rolling import digest_of
 from tests.support.asgi import run, until
 from tests.support.engine import CONTEXT_LENGTH, TOKENIZER, FakeEngine, engine_info, hold
@@ -35,7 +36,10 @@ ORIGIN = Origin(api="test", model="tiny", prompt_param="prompt")
 
 def make() -> tuple[TokenizerManager, FakeEngine]:
     engine = FakeEngine()
-    manager = TokenizerManager(tokenizer=TOKENIZER, to_scheduler=engine, engine=engine_info(), new_seed=lambda: 77)
+    ledger = Ledger("entry", strict=True)
+    manager = TokenizerManager(
+        tokenizer=TOKENIZER, to_scheduler=engine, engine=engine_info(), ledger=ledger, new_seed=lambda: 77
+    )
     engine.handle = manager.handle
     return manager, engine
 

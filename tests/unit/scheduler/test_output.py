@@ -12,6 +12,7 @@ from millstream.messages import (
     TokenRow,
     Usage,
 )
+from millstream.observe.ledger import Ledger
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.output import StepOutput
 from millstream.scheduler.state import Req
@@ -20,7 +21,8 @@ from tests.unit.scheduler.harness import tokenizer
 
 def make_req(sampling: SamplingParams) -> Req:
     message = TokenizedGenerateReqInput(rid="r", input_ids=[1, 2], sampling=sampling, max_new_tokens=4, timing=Timing())
-    return Req(message, EndRule(sampling=sampling, max_new_tokens=4, eos_token_ids=frozenset(), tokenizer=tokenizer()))
+    rule = EndRule(sampling=sampling, max_new_tokens=4, eos_token_ids=frozenset(), tokenizer=tokenizer())
+    return Req(message, rule, Ledger("test").open("r"))
 
 
 def test_options_come_once_with_the_first_row_and_timing_with_the_last() -> None:

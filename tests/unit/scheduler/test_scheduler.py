@@ -16,6 +16,7 @@ from millstream.messages import (
     StatsReq,
     Stop,
 )
+from millstream.observe.ledger import Ledger
 from tests.unit.scheduler.harness import EOS, CheckingExecutor, Desk, PiecesExecutor, tokenizer
 
 
@@ -358,6 +359,6 @@ def test_going_down_ends_every_request() -> None:
 
 def test_a_page_that_leaks_is_noticed_when_nothing_runs() -> None:
     at, _ = desk()
-    at.pool.grow(at.pool.open("ghost", "", [1]), 1)
+    at.pool.grow(at.pool.open(Ledger("other").open("ghost"), "", [1]), 1)
     with pytest.raises(InvariantError):
         at.scheduler.step()

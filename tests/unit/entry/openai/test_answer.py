@@ -186,10 +186,10 @@ def test_the_death_of_a_process_ends_open_requests(path: str, stream: bool, vict
         entry.service.update(state(**{victim: "FAILED"}))
         response = await call.response()
         if stream:
-            assert response.events[-1].data["error"]["code"] == "engine_dead"
+            assert response.events[-1].data["error"]["code"] == "engine_error"
             assert b"[DONE]" not in response.content
         else:
-            assert (response.status, response.error["code"]) == (503, "engine_dead")
+            assert (response.status, response.error["code"]) == (503, "engine_error")
         assert entry.manager.live_requests == 0
         for probe in ("/ready", "/health"):
             assert (await Call(entry.app, probe, b"", method="GET").response()).status == 503
