@@ -118,7 +118,9 @@ class DetokenizerManager:
             digest = status.witness.add(row)
         except Exception as error:  # a decoder's fault belongs to one request, never to the process
             log.exception("decoding a row of %s failed", row.rid)
-            text, finish = "", finish or Abort("engine_error", f"its tokens could not be decoded: {error}")
+            text = ""
+            if not isinstance(finish, Abort):  # a stop or length would pass for a whole answer, and this one lacks text
+                finish = Abort("engine_error", f"its tokens could not be decoded: {error}")
         if finish is not None:
             del self._statuses[row.rid]
             cause = end_cause(finish)

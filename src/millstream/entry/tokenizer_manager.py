@@ -142,6 +142,9 @@ class TokenizerManager:
             if tell_scheduler:
                 self._send_abort(state, "engine_error")
             self._end(state, generation, failure)
+        if not tell_scheduler:  # its verdicts will not come either
+            for rid in list(self._verdicts_due):
+                self._take_late_verdict(rid)
         for future in self._stats.values():
             if not future.done():
                 future.set_exception(EngineDeadError(failure.message))
@@ -246,15 +249,19 @@ class TokenizerManager:
 
     def _take_verdicts(self, verdicts: AdmissionOutput) -> None:
         for rid in verdicts.accepted:
-            if (due := self._verdicts_due.pop(rid, None)) is not None:  # of an earlier request: the rid may be in use again
-                due.release("verdict", "done")
-                due.settle("done")
+            if rid in self._verdicts_due:  # of an earlier request: the rid may be in use again
+                self._take_late_verdict(rid)
             elif (owned := self._owners.get(rid)) is not None:
                 owned[0].accepted = owned[0].has_verdict = True
                 owned[1].ring()
         for rejection in verdicts.rejected:
             if (owned := self._owners.get(rejection.rid)) is not None:
                 self._end(*owned, failure_of_rejection(rejection))
+
+    def _take_late_verdict(self, rid: str) -> None:
+        account = self._verdicts_due.pop(rid)
+        account.release("verdict", "done")
+        account.settle("done")
 
     def _take_row(self, row: TextRow) -> None:
         owned = self._owners.get(row.rid)

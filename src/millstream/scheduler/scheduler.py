@@ -151,6 +151,8 @@ class Scheduler:
 
     def _receive(self, message: TokenizedGenerateReqInput) -> None:
         message.timing.queued = self._clock()
+        if self._output.has_row(message.rid):
+            self._send()  # a batch tells what it opens before its rows: the end of an earlier request must not be among them
         try:
             admission.check(
                 message,

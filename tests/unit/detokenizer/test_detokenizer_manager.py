@@ -139,8 +139,13 @@ def test_rows_of_unknown_or_ended_requests_are_counted_and_dropped(
     assert [r.rid for message in outbox.sent for r in message.rows] == ["a"]
 
 
-def test_a_row_that_cannot_be_decoded_ends_its_request_only(
-    tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reason", [None, Length(1), Stop(5), Stop("x")])
+def test_a_row_that_cannot_be_decoded_ends_its_request_only_and_never_as_a_success(
+    tokenizer: Tokenizer,
+    manager: DetokenizerManager,
+    outbox: Outbox,
+    monkeypatch: pytest.MonkeyPatch,
+    reason: FinishReason | None,
 ) -> None:
     class Broken:
         def push(self, token_ids: object) -> str:
@@ -148,7 +153,8 @@ def test_a_row_that_cannot_be_decoded_ends_its_request_only(
 
     manager.handle(batch(opened=[DecodeOptions("good")]))
     monkeypatch.setattr(tokenizer, "incremental", lambda **options: Broken())
-    manager.handle(batch(row("bad", [5]), row("good", tokenizer.encode("fine")), opened=[DecodeOptions("bad")]))
+    bad = row("bad", [5], finish=reason)
+    manager.handle(batch(bad, row("good", tokenizer.encode("fine")), opened=[DecodeOptions("bad")]))
     assert outbox.text("good") == "fine"
     finish = outbox.rows("bad")[-1].finish
     assert isinstance(finish, Abort)
