@@ -26,6 +26,7 @@ from tests.unit.scheduler.harness import CheckingExecutor
 
 CAUSES: frozenset[str] = frozenset(get_args(AbortCause))
 STOPS = ("e", "in", "та")
+LINKS = ("requests", "verdicts", "tokens", "texts")
 FEW_STATES = 3  # a detokenizer's table that gets full
 
 
@@ -84,9 +85,9 @@ class LifecycleMachine(RuleBasedStateMachine):
     """Random life of a whole server."""
 
     @initialize(
-        num_pages=st.integers(10, 24),
+        num_pages=st.integers(10, 20),
         page_size=st.sampled_from([4, 5]),
-        max_running=st.integers(1, 6),
+        max_running=st.integers(1, 8),
         max_queued=st.sampled_from([2, 30, 30]),
         max_states=st.sampled_from([FEW_STATES, 1000, 1000]),
         bursts=st.lists(st.integers(1, 3), min_size=1, max_size=3),
@@ -109,7 +110,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.is_table_small = max_states == FEW_STATES
 
     @rule(
-        rid=st.sampled_from(["a", "b", None, None, None, None]),
+        which_rid=st.sampled_from(["new", "new", "again", "again", "live"]),
         count=st.integers(1, 3),
         n=st.sampled_from([1, 1, 1, 2, 3]),
         is_stream=st.booleans(),
@@ -122,7 +123,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     )
     def submit(
         self,
-        rid: str | None,
+        which_rid: str,
         count: int,
         n: int,
         is_stream: bool,
@@ -139,8 +140,17 @@ class LifecycleMachine(RuleBasedStateMachine):
             "ignore_eos": ignore_eos, "stop": list(stop), "temperature": 0,
         }  # fmt: skip
         expected = alone(stem[:length], max_new=max_new, min_new=min_new, stop=stop, ignore_eos=ignore_eos)
-        for _ in range(1 if rid else count):
-            self.send(rid or f"r{len(self.clients)}", body, visible(expected, stop))
+        for _ in range(count):
+            self.send(self.rid(which_rid), body, visible(expected, stop))
+
+    def rid(self, which: str) -> str:
+        """A new rid, the one that came free last, or one that is taken."""
+        if which != "new":
+            is_over = which == "again"
+            for client in reversed(self.clients):
+                if client.is_registered and client.call.task.done() == is_over:
+                    return client.rids[0].split("-")[0]
+        return f"r{len(self.clients)}"
 
     def send(self, rid: str, body: dict[str, Any], text: str) -> None:
         short = ShortWay()
@@ -161,10 +171,20 @@ class LifecycleMachine(RuleBasedStateMachine):
         for _ in range(min(count, len(self.server.links[name]))):
             self.server.deliver(name)
 
+    @rule(rounds=st.integers(1, 6), names=st.sets(st.sampled_from(LINKS), min_size=2))
+    def work(self, rounds: int, names: set[str]) -> None:
+        """Some time in which all is well, but for links that do not come to deliver."""
+        for _ in range(rounds):
+            for name in LINKS:
+                while name in names and len(self.server.links[name]):
+                    self.server.deliver(name)
+            if self.server.dead != "scheduler":
+                self.server.scheduler.step()
+
     @precondition(lambda self: self.server.dead != "scheduler")
     @rule(count=st.integers(1, 3), nothing=st.booleans())
     def step(self, count: int, nothing: bool) -> None:
-        self.executor.nothing_for = {"a", "r0"} if nothing else set()
+        self.executor.nothing_for = {"r0", "r1"} if nothing else set()
         for _ in range(count):
             self.server.scheduler.step()
 
@@ -194,6 +214,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         client = self.draw(data)
         client.is_gone = client.is_disturbed = True
         self.server.in_loop(client.call.disconnect)
+        states = [state for state, _ in self.server.manager._owners.values() if state.released]
+        assert all(state.abort_sent for state in states)
 
     @precondition(lambda self: self.open_clients() != [])
     @rule(data=st.data(), reads=st.booleans())
@@ -227,12 +249,19 @@ class LifecycleMachine(RuleBasedStateMachine):
         scheduler.step()
         self.executor.fail_with, self.executor.fail_rids = None, set()
 
+    def deliver_one(self, *names: str) -> None:
+        """Let a fault happen with more rows behind it."""
+        for name in names:
+            if len(self.server.links[name]):
+                self.server.deliver(name)
+
     def decoder_fault(self, data: st.DataObject) -> None:
         statuses = self.server.detokenizer._statuses
         if statuses:
             rid = data.draw(st.sampled_from(sorted(statuses)))
             statuses[rid].decoder = None  # type: ignore[assignment]
             self.disturb(rid)
+            self.deliver_one("tokens", "texts")
 
     def writer_fault(self, data: st.DataObject) -> None:
         generations = {rid: each for rid, each in self.server.manager._generations.items() if each.shortcut is not None}
@@ -241,6 +270,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             generation.shortcut = lambda index, row: 1 // 0 == 0
             for state in generation.states:
                 self.disturb(state.rid)
+            self.deliver_one("texts")
 
     @precondition(lambda self: self.server.dead is None and len(self.clients) > 8)
     @rule(victim=st.sampled_from(["scheduler", "detokenizer"]), really=st.integers(0, 5))

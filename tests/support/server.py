@@ -76,13 +76,15 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        log = self.log()
         self._log.close()
+        assert error is not None or "the ledger does not balance" not in log, log
 
 
 @contextmanager
@@ -95,7 +97,6 @@ def running_server(*arguments: str, directory: Path | None = None) -> Iterator[s
             assert server_info(url)["stream_mismatch_total"] == 0, server.log()
             assert_ledger_comes_to_rest(url)
         assert server.stop() == 0, server.log()
-        assert "the ledger does not balance" not in server.log()
 
 
 def server_info(url: str) -> dict[str, Any]:

@@ -69,13 +69,14 @@ class TokenizerManager:
         self._new_seed = new_seed
         self._owners: dict[str, tuple[ReqState, Generation]] = {}
         self._generations: dict[str, Generation] = {}  # by the call's own rid, which may have none of its own
-        self._verdicts_due: dict[str, Account] = {}  # by rids whose final row came before the scheduler's verdict on them
+        # by rids whose final row came before the scheduler's verdict on them; a rid may be used, and end so, more than once
+        self._verdicts_due: dict[str, list[Account]] = {}
         self._idle = asyncio.Event()  # set whenever the last live request ends
         self._stats: dict[int, asyncio.Future[StatsReply]] = {}
         self._stats_id = 0
         self.ledger.watch("state", lambda: len(self._owners))
         self.ledger.watch("generation", lambda: len(self._generations))
-        self.ledger.watch("verdict", lambda: len(self._verdicts_due))
+        self.ledger.watch("verdict", lambda: sum(map(len, self._verdicts_due.values())))
 
     async def generate_request(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:
         """Register, tokenise, check and dispatch all requests of one call, and wait until every one is admitted.
@@ -143,8 +144,8 @@ class TokenizerManager:
                 self._send_abort(state, "engine_error")
             self._end(state, generation, failure)
         if not tell_scheduler:  # its verdicts will not come either
-            for rid in list(self._verdicts_due):
-                self._take_late_verdict(rid)
+            while self._verdicts_due:
+                self._take_late_verdict(next(iter(self._verdicts_due)))
         for future in self._stats.values():
             if not future.done():
                 future.set_exception(EngineDeadError(failure.message))
@@ -259,7 +260,10 @@ class TokenizerManager:
                 self._end(*owned, failure_of_rejection(rejection))
 
     def _take_late_verdict(self, rid: str) -> None:
-        account = self._verdicts_due.pop(rid)
+        due = self._verdicts_due[rid]
+        account = due.pop()
+        if not due:
+            del self._verdicts_due[rid]
         account.release("verdict", "done")
         account.settle("done")
 
@@ -280,8 +284,9 @@ class TokenizerManager:
         generation.ring()
         if state.phase is Phase.FINISHED:
             if not state.has_verdict:
-                due = self._verdicts_due[state.rid] = self.ledger.open(state.rid)
-                due.acquire("verdict")
+                account = self.ledger.open(state.rid)
+                account.acquire("verdict")
+                self._verdicts_due.setdefault(state.rid, []).append(account)
             self._remove(state, generation)
 
     def _abort(self, state: ReqState, generation: Generation, cause: AbortCause, failure: Failure | None = None) -> None:
