@@ -344,7 +344,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     def check_that_nothing_is_held(self) -> None:
         manager = self.server.manager
-        assert (manager._owners, manager._generations, manager._verdicts_due) == ({}, {}, {})
+        assert (manager._owners, manager._generations, len(manager._overdue)) == ({}, {}, 0)
         assert self.server.ledgers["entry"].totals() == {}
         assert manager.stream_mismatches == 0
         if self.server.dead != "scheduler":

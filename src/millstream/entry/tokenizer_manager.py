@@ -20,6 +20,7 @@ from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_o
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.state import Phase, ReqState
 from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize
+from millstream.entry.verdicts import OverdueVerdicts
 from millstream.errors import DuplicateRid, EngineDeadError, MillstreamError
 from millstream.ipc.channel import Sender
 from millstream.messages import (
@@ -36,7 +37,7 @@ from millstream.messages import (
     TokenizedGenerateReqInput,
 )
 from millstream.messages.finish import AbortCause
-from millstream.observe.ledger import Account, Ledger
+from millstream.observe.ledger import Ledger
 from millstream.observe.log import log_request_end
 from millstream.text.tokenizer import Tokenizer
 
@@ -69,14 +70,12 @@ class TokenizerManager:
         self._new_seed = new_seed
         self._owners: dict[str, tuple[ReqState, Generation]] = {}
         self._generations: dict[str, Generation] = {}  # by the call's own rid, which may have none of its own
-        # by rids whose final row came before the scheduler's verdict on them; a rid may be used, and end so, more than once
-        self._verdicts_due: dict[str, list[Account]] = {}
+        self._overdue = OverdueVerdicts(self.ledger)
         self._idle = asyncio.Event()  # set whenever the last live request ends
         self._stats: dict[int, asyncio.Future[StatsReply]] = {}
         self._stats_id = 0
         self.ledger.watch("state", lambda: len(self._owners))
         self.ledger.watch("generation", lambda: len(self._generations))
-        self.ledger.watch("verdict", lambda: sum(map(len, self._verdicts_due.values())))
 
     async def generate_request(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:
         """Register, tokenise, check and dispatch all requests of one call, and wait until every one is admitted.
@@ -143,9 +142,8 @@ class TokenizerManager:
             if tell_scheduler:
                 self._send_abort(state, "engine_error")
             self._end(state, generation, failure)
-        if not tell_scheduler:  # its verdicts will not come either
-            while self._verdicts_due:
-                self._take_late_verdict(next(iter(self._verdicts_due)))
+        if not tell_scheduler:
+            self._overdue.forget()
         for future in self._stats.values():
             if not future.done():
                 future.set_exception(EngineDeadError(failure.message))
@@ -250,22 +248,14 @@ class TokenizerManager:
 
     def _take_verdicts(self, verdicts: AdmissionOutput) -> None:
         for rid in verdicts.accepted:
-            if rid in self._verdicts_due:  # of an earlier request: the rid may be in use again
-                self._take_late_verdict(rid)
-            elif (owned := self._owners.get(rid)) is not None:
+            if self._overdue.take(rid):  # of an earlier request: the rid may be in use again
+                continue
+            if (owned := self._owners.get(rid)) is not None:
                 owned[0].accepted = owned[0].has_verdict = True
                 owned[1].ring()
         for rejection in verdicts.rejected:
             if (owned := self._owners.get(rejection.rid)) is not None:
                 self._end(*owned, failure_of_rejection(rejection))
-
-    def _take_late_verdict(self, rid: str) -> None:
-        due = self._verdicts_due[rid]
-        account = due.pop()
-        if not due:
-            del self._verdicts_due[rid]
-        account.release("verdict", "done")
-        account.settle("done")
 
     def _take_row(self, row: TextRow) -> None:
         owned = self._owners.get(row.rid)
@@ -284,9 +274,7 @@ class TokenizerManager:
         generation.ring()
         if state.phase is Phase.FINISHED:
             if not state.has_verdict:
-                account = self.ledger.open(state.rid)
-                account.acquire("verdict")
-                self._verdicts_due.setdefault(state.rid, []).append(account)
+                self._overdue.expect(state.rid)
             self._remove(state, generation)
 
     def _abort(self, state: ReqState, generation: Generation, cause: AbortCause, failure: Failure | None = None) -> None:
