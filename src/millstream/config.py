@@ -69,6 +69,8 @@ class ServerConfig:
     """Seconds each process may take to become ready."""
     drain_timeout_s: float = 30.0
     """Seconds that running requests get to finish after SIGTERM."""
+    strict_ledger: bool = False
+    """Treat a ledger that does not balance as fatal, for tests; otherwise it is counted and logged."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe message to log, on stderr."""
 

@@ -60,9 +60,9 @@ def test_clients_of_an_engine_that_hangs_at_the_end_get_an_error(tmp_path: Path)
         answer, events, refused = rest_of(plain), rest_of(streamed), rest_of(half_sent)
         server.wait()
         assert answer.startswith(b"HTTP/1.1 503 ")
-        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "shutting_down"
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "drain"
         assert b'data: {"error"' in events
-        assert b"shutting_down" in events
+        assert b'"drain"' in events
         assert b"[DONE]" not in events
         assert refused.startswith(b"HTTP/1.1 503 ")
         assert "Traceback" not in server.log()

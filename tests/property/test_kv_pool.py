@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millstream.kv.pool import KVPool, Lease
 from millstream.kv.radix_cache import Node, RadixCache
+from millstream.observe.ledger import Ledger
 
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=12)
 NAMESPACES = st.sampled_from(["", "a"])
@@ -19,6 +20,9 @@ class PoolMachine(RuleBasedStateMachine):
     @initialize(num_pages=st.integers(1, 16), page_size=st.integers(1, 3), share=st.booleans())
     def start(self, num_pages: int, page_size: int, share: bool) -> None:
         self.pool = KVPool(num_pages=num_pages, page_size=page_size, share_prefixes=share)
+        self.ledger = Ledger("test", strict=True)
+        self.ledger.watch("pages", lambda: self.pool.num_owned)
+        self.ledger.watch("prefix_pin", lambda: self.pool.num_pins)
         self.leases: dict[str, tuple[Lease, list[int]]] = {}
         self.serial = 0
 
@@ -28,7 +32,7 @@ class PoolMachine(RuleBasedStateMachine):
         match = self.pool.match(namespace, tokens)
         assert len(match.pages) <= self.pool.matchable_pages(len(tokens))
         self.serial += 1
-        lease = self.pool.open(f"r{self.serial}", namespace, tokens)
+        lease = self.pool.open(self.ledger.open(f"r{self.serial}"), namespace, tokens)
         assert lease.pages == match.pages
         assert self.pool.available == before - match.num_unpinned
         self.leases[lease.rid] = (lease, tokens)
@@ -59,7 +63,8 @@ class PoolMachine(RuleBasedStateMachine):
             self.pool.share(lease, tokens, num_tokens)
             assert lease.pages is table and len(table) == num_pages
             return
-        self.pool.close(lease, tokens, num_tokens)
+        self.pool.close(lease, tokens, num_tokens, "stop")
+        lease.account.settle("stop")
         assert table == []
         del self.leases[rid]
 
@@ -69,12 +74,18 @@ class PoolMachine(RuleBasedStateMachine):
             self.pool.audit([lease for lease, _ in self.leases.values()])
             self.pool.audit_counts(idle=False)
 
+    @invariant()
+    def the_ledger_says_what_the_pool_has(self) -> None:
+        if hasattr(self, "pool"):
+            assert self.ledger.reconcile() == 0
+
     def teardown(self) -> None:
         if hasattr(self, "pool"):
             for lease, tokens in self.leases.values():
-                self.pool.close(lease, tokens, 0)
+                self.pool.close(lease, tokens, 0, "drain")
             self.pool.audit([])
             self.pool.audit_counts(idle=True)
+            assert self.ledger.totals() == {}
 
 
 class RadixMachine(RuleBasedStateMachine):

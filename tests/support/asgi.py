@@ -65,6 +65,7 @@ class Call:
         headers: dict[str, str | None] | None = None,
         parts: list[bytes] | None = None,
         direct: Any = None,
+        query: bytes = b"",
     ) -> None:
         if parts is None:
             parts = [body if isinstance(body, bytes) else json.dumps(body).encode()]
@@ -82,6 +83,7 @@ class Call:
             "type": "http",
             "method": method,
             "path": path,
+            "query_string": query,
             "headers": [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in given.items() if v is not None],
             "extensions": {"millstream.transport": self, "millstream.direct": direct},
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -155,7 +156,8 @@ class Entry:
         tokenizer: Any = TOKENIZER,
     ) -> None:
         self.engine = FakeEngine()
-        self.service = Service(config=config or ServerConfig(), to_scheduler=self.engine)
+        config = dataclasses.replace(config or ServerConfig(), strict_ledger=True)
+        self.service = Service(config=config, to_scheduler=self.engine)
         self.app = App(self.service)
         if ready:
             template = ChatTemplate(str(TOKENIZER.chat_template), TOKENIZER.special_tokens)

@@ -31,7 +31,7 @@ class Server:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `__exit__`
         port = () if "--port" in arguments else ("--port", "0")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "millstream", "serve", *port, *arguments],
+            [sys.executable, "-m", "millstream", "serve", "--strict-ledger", *port, *arguments],
             stdout=subprocess.PIPE,
             stderr=self._log,
             stdin=subprocess.DEVNULL,
@@ -76,13 +76,15 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        log = self.log()
         self._log.close()
+        assert error is not None or "the ledger does not balance" not in log, log
 
 
 @contextmanager
@@ -91,9 +93,10 @@ def running_server(*arguments: str, directory: Path | None = None) -> Iterator[s
     with Server(*arguments, directory=directory) as server:
         url = server.wait_ready()
         yield url
-        mismatches = server_info(url)["stream_mismatch_total"] if server.process.poll() is None else 0
+        if server.process.poll() is None:
+            assert server_info(url)["stream_mismatch_total"] == 0, server.log()
+            assert_ledger_comes_to_rest(url)
         assert server.stop() == 0, server.log()
-        assert mismatches == 0, server.log()
 
 
 def server_info(url: str) -> dict[str, Any]:
@@ -106,9 +109,23 @@ def assert_comes_to_rest(url: str, pages_free: int, *, timeout: float = 20.0) ->
 
     Each look is a round trip through all three processes, so there is nothing to sleep for in between.
     """
+    assert_ledger_comes_to_rest(url, timeout=timeout)
+    info = server_info(url)
+    assert (info["live_requests"], info["pages_free"]) == (0, pages_free), info
+
+
+def ledger(url: str) -> dict[str, Any]:
+    """`/debug/ledger` of a running server."""
+    return httpx.get(f"{url}/debug/ledger", timeout=30).raise_for_status().json()
+
+
+def assert_ledger_comes_to_rest(url: str, *, timeout: float = 20.0) -> None:
+    """Wait until no process holds anything for any request; nothing may ever have been amiss."""
     deadline = time.monotonic() + timeout
     while True:
-        info = server_info(url)
-        if info["live_requests"] == 0 and info["pages_free"] == pages_free:
+        found = ledger(url)
+        assert found["mismatches"] == 0, found
+        if not found["held"]:
+            assert found["totals"] == {}
             return
-        assert time.monotonic() < deadline, info
+        assert time.monotonic() < deadline, found

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import urlencode
 
+import msgspec
 from cyclopts import App, Parameter
 from cyclopts.config import Env
 
 from millstream import __version__
 from millstream.checkpoint.locate import SCRIPTED_NAMES, configured_source
 from millstream.cli.banner import ready_banner
+from millstream.cli.client import DEFAULT_URL, Unreachable, fetch_ok
+from millstream.cli.ledger import ledger_table
 from millstream.config import EMBEDDED_MODEL, ServerConfig
 from millstream.errors import StartupError
 from millstream.launch.supervisor import Supervisor
@@ -51,11 +55,85 @@ def serve(
 
         Supervisor(config, on_ready).run()
     except StartupError as error:
-        sys.stderr.write(f"millstream: {error}\n")
-        if error.hint:
-            sys.stderr.write(f"hint: {error.hint}\n")
-        return 1
+        return _fail(error)
     return 0
+
+
+@app.command
+def ledger(
+    *,
+    url: Annotated[str, Parameter(show_env_var=False)] = DEFAULT_URL,
+    rid: str | None = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Show what a running server holds for which request: by whom, how much, since when.
+
+    Parameters
+    ----------
+    url
+        Where the server is.
+    rid
+        Show only what is held for this request.
+    as_json
+        Print what the server says, as JSON.
+    """
+    try:
+        found = fetch_ok(url, "/debug/ledger" if rid is None else "/debug/ledger?" + urlencode({"rid": rid}))
+    except StartupError as error:
+        return _fail(error)
+    sys.stdout.write(_json(found) if as_json else ledger_table(found))
+    return 0
+
+
+@app.command
+def doctor(
+    *,
+    url: Annotated[str | None, Parameter(show_env_var=False)] = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    config: Annotated[ServerConfig | None, Parameter(name="*", consume_multiple=True, negative="")] = None,
+) -> int:
+    """Say whether a running server is clean; where none runs, whether `millstream serve` with the same options could.
+
+    Exits with 1 where something is wrong.
+
+    Parameters
+    ----------
+    url
+        The server to look at. Default: one at --host and --port, and where none answers, the installation.
+    as_json
+        Print the findings as JSON.
+    """
+    # here, for it loads what tokenizes and serves: twice the memory of a supervisor that needs none of it
+    from millstream.cli.doctor import check_installation, check_server, report
+
+    config = config or ServerConfig()
+    configure_logging("doctor", "warning")
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    where = url or f"http://{host}:{config.port}"
+    try:
+        title, checks = f"the server at {where}", check_server(where)
+    except StartupError as error:
+        if url is not None or not isinstance(error, Unreachable):
+            return _fail(error)
+        title, checks = f"no server runs at {where}; this installation", check_installation(config)
+    ok = all(check.ok for check in checks)
+    if as_json:
+        sys.stdout.write(_json({"of": title, "ok": ok, "checks": [check._asdict() for check in checks]}))
+    else:
+        sys.stdout.write(report(title, checks))
+    return 0 if ok else 1
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
+def _fail(error: StartupError) -> int:
+    """Say why it could not be done; returns the exit status."""
+    sys.stderr.write(f"millstream: {error}\n")
+    if error.hint:
+        sys.stderr.write(f"hint: {error.hint}\n")
+    return 1
 
 
 def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:

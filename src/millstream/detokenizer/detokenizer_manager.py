@@ -21,6 +21,7 @@ from millstream.messages import (
     BatchStrOutput,
     BatchTokenIDOutput,
     DecodeOptions,
+    FinishReason,
     StatsReply,
     Stop,
     TextColumns,
@@ -29,6 +30,8 @@ from millstream.messages import (
     TokenRow,
 )
 from millstream.messages.columns import pack_ids, pack_slots
+from millstream.messages.finish import end_cause
+from millstream.observe.ledger import Ledger
 from millstream.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -43,6 +46,7 @@ class DetokenizerManager:
         tokenizer: Tokenizer,
         to_entry: Sender,
         max_states: int = ServerConfig.max_detokenizer_states,
+        ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer = tokenizer
@@ -52,6 +56,8 @@ class DetokenizerManager:
         self._statuses: dict[str, DecodeStatus] = {}
         self._by_slot: dict[int, DecodeStatus] = {}  # the same
         self.dropped_rows = 0  # rows whose request is not known (any more)
+        self._ledger = ledger or Ledger("detokenizer")
+        self._ledger.watch("decode_status", lambda: len(self._statuses))
 
     def __len__(self) -> int:
         return len(self._statuses)
@@ -59,10 +65,7 @@ class DetokenizerManager:
     def handle(self, message: BatchTokenIDOutput | StatsReply) -> None:
         """Process one message of the scheduler and send what follows from it."""
         if isinstance(message, StatsReply):
-            reply = msgspec.structs.replace(
-                message, detokenizer_requests=len(self._statuses), dropped_rows=message.dropped_rows + self.dropped_rows
-            )
-            self._to_entry.send(reply)
+            self._to_entry.send(self._stats(message))
             return
         refused = [options for options in message.opened if not self._open(options)]
         rows = [row for row in map(self._row, message.rows) if row is not None]
@@ -73,6 +76,16 @@ class DetokenizerManager:
         if rows or columns:
             self._to_entry.send(BatchStrOutput(rows, columns))
 
+    def _stats(self, reply: StatsReply) -> StatsReply:
+        """Add our part to what the scheduler said of itself."""
+        return msgspec.structs.replace(
+            reply,
+            detokenizer_requests=len(self._statuses),
+            dropped_rows=reply.dropped_rows + self.dropped_rows,
+            ledger_mismatches=reply.ledger_mismatches + self._ledger.reconcile(),
+            books=reply.books if reply.ledger is None else [*reply.books, self._ledger.book(reply.ledger)],
+        )
+
     def _open(self, options: DecodeOptions) -> bool:
         """Make the state of a new request; False where the table is full."""
         if len(self._statuses) >= self._max_states:
@@ -81,18 +94,24 @@ class DetokenizerManager:
             "skip_special_tokens": options.skip_special_tokens,
             "spaces_between_special_tokens": options.spaces_between_special_tokens,
         }
+        account = self._ledger.open(options.rid)
+        account.acquire("decode_status")
         status = DecodeStatus(
             rid=options.rid,
             slot=options.slot,
             decoder=self._tokenizer.incremental(**how),
             no_stop_trim=options.no_stop_trim,
             witness=Witness(self._tokenizer.incremental(**how), no_stop_trim=options.no_stop_trim),
+            account=account,
         )
         self._statuses[status.rid] = self._by_slot[status.slot] = status
         return True
 
-    def _close(self, status: DecodeStatus) -> None:
+    def _close(self, status: DecodeStatus, finish: FinishReason) -> None:
         del self._statuses[status.rid], self._by_slot[status.slot]
+        cause = end_cause(finish)
+        status.account.release("decode_status", cause)
+        status.account.settle(cause)
 
     def _refusals(self, refused: list[DecodeOptions]) -> list[TextRow]:
         """A final row for each request that found the table full. What the scheduler still makes of it is dropped."""
@@ -135,20 +154,22 @@ class DetokenizerManager:
             digest = status.witness.add(row)
         except Exception as error:
             log.exception("decoding a row of %s failed", row.rid)
-            if row.finish is None:
-                return self._end(status, row.token_ids, error)
+            if row.finish is None or not isinstance(row.finish, Abort):  # a stop or length would pass for a whole answer
+                return self._end(status, row.token_ids, error, row)
             text, digest = "", None
         if row.finish is not None:
-            self._close(status)
+            self._close(status, row.finish)
         if row.timing is not None:
             row.timing.detokenized = self._clock()
         return TextRow(row.rid, status.slot, text, row.token_ids, row.usage, row.finish, row.timing, digest)
 
-    def _end(self, status: DecodeStatus, token_ids: list[int], error: Exception) -> TextRow:
-        """The end of a request whose decoder failed: the fault is its own, never the process's."""
-        self._close(status)
+    def _end(self, status: DecodeStatus, token_ids: list[int], error: Exception, row: TokenRow | None = None) -> TextRow:
+        """The end of a request whose decoder failed: its own fault, never the process's. `row`: where it was the last."""
         finish = Abort("engine_error", f"its tokens could not be decoded: {error}")
-        return TextRow(status.rid, status.slot, "", token_ids, None, finish)
+        self._close(status, finish)
+        if row is None:
+            return TextRow(status.rid, status.slot, "", token_ids, None, finish)
+        return TextRow(status.rid, status.slot, "", token_ids, row.usage, finish, row.timing)
 
 
 def _visible_text(status: DecodeStatus, row: TokenRow) -> str:

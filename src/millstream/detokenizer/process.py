@@ -12,6 +12,7 @@ from millstream.ipc.address import socket_address
 from millstream.ipc.channel import PullChannel, PushChannel
 from millstream.ipc.control import ControlLink
 from millstream.messages import Ready, Shutdown, ToDetokenizer
+from millstream.observe.ledger import Ledger
 from millstream.text.tokenizer import load_configured_tokenizer
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,12 @@ def run(config: ChildConfig, control: ControlLink) -> None:
     inbox = PullChannel(socket_address(config.socket_dir, "detokenizer"), ToDetokenizer)
     to_entry = PushChannel(socket_address(config.socket_dir, "entry"))
     tokenizer = load_configured_tokenizer(config.server, configured_source(config.server))
-    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=to_entry, max_states=config.server.max_detokenizer_states)
+    manager = DetokenizerManager(
+        tokenizer=tokenizer,
+        to_entry=to_entry,
+        max_states=config.server.max_detokenizer_states,
+        ledger=Ledger("detokenizer", strict=config.server.strict_ledger),
+    )
     inbox.watch(control.fileno())
     gc.collect()
     gc.freeze()  # what is loaded stays: the collector need not walk it between two steps

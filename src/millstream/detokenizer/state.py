@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millstream.detokenizer.witness import Witness
+from millstream.observe.ledger import Account
 from millstream.text.incremental import IncrementalDecoder
 
 
@@ -21,6 +22,7 @@ class DecodeStatus:
     decoder: IncrementalDecoder
     no_stop_trim: bool
     witness: Witness
+    account: Account
     pending: list[str] = field(default_factory=list)
     num_pending: int = 0  # characters in `pending`
 

@@ -15,7 +15,7 @@ def describe_end(state: ReqState, origin: Origin, now: float) -> RequestEnd:
         rid=state.rid,
         api=origin.api,
         model=origin.model,
-        cause=_cause(state),
+        cause=state.cause,
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
@@ -23,12 +23,3 @@ def describe_end(state: ReqState, origin: Origin, now: float) -> RequestEnd:
         ended=now,
         request_id=origin.request_id,
     )
-
-
-def _cause(state: ReqState) -> str:
-    """The request's one terminal event, in a word."""
-    if state.finish is not None:
-        return getattr(state.finish, "cause", type(state.finish).__name__.lower())
-    if state.failure is not None:
-        return state.failure.code or state.failure.type
-    return "refused"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millstream.errors import EngineDeadError, EngineError, MillstreamError, OverloadError
+from millstream.errors import EngineDeadError, EngineError, InvariantError, MillstreamError, OverloadError
 from millstream.messages import Abort, Rejection
-from millstream.messages.finish import AbortCause
+from millstream.messages.finish import AbortCause, EndCause
 
 MAX_MESSAGE_CHARS = 1000  # messages and names quote what the client sent, which may be megabytes
 MAX_PARAM_CHARS = 200
@@ -18,7 +18,10 @@ CLIENT_ABORTED_STATUS = 499  # asked for by a client: nothing failed, and a clie
 
 
 class Failure(NamedTuple):
-    """HTTP status and the members of the OpenAI error object."""
+    """HTTP status and the members of the OpenAI error object.
+
+    `cause` is the word for how the request ended by it. Where it is not `rejected`, `code` is that word.
+    """
 
     status: int
     message: str
@@ -26,9 +29,10 @@ class Failure(NamedTuple):
     param: str | None = None
     code: str | None = None
     retry_after_s: int | None = None
+    cause: EndCause = "rejected"
 
 
-INTERNAL = Failure(500, "The server failed on this request.", "server_error", code="internal_error")
+INTERNAL = Failure(500, "The server failed on this request.", EngineError.type, code="engine_error", cause="engine_error")
 
 
 class RequestFailed(Exception):
@@ -46,7 +50,14 @@ def failure_of_error(error: MillstreamError) -> Failure:
         message = message[:MAX_MESSAGE_CHARS] + "..."
     if param is not None and len(param) > MAX_PARAM_CHARS:
         param = param[:MAX_PARAM_CHARS] + "..."
+    if isinstance(error, EngineError | InvariantError):
+        return Failure(error.status, message, error.type, param, "engine_error", error.retry_after_s, "engine_error")
     return Failure(error.status, message, error.type, param, error.code, error.retry_after_s)
+
+
+def shutting_down() -> Failure:
+    """The refusal of a request that comes, or is not complete, when the server stops."""
+    return failure_of_error(EngineDeadError("The server is shutting down.", code="shutting_down"))
 
 
 def failure_of_rejection(rejection: Rejection) -> Failure:
@@ -58,24 +69,27 @@ def failure_of_rejection(rejection: Rejection) -> Failure:
 
 def failure_of_abort(abort: Abort) -> Failure:
     """The failure behind a final row that ends a request from outside or by a fault."""
-    if abort.cause == "engine_error":
+    failure = failure_of_cause(abort.cause, abort.message)
+    if failure.cause == "engine_error":
         retry_after_s = OverloadError.retry_after_s if abort.status == OverloadError.status else None
-        return Failure(
-            max(abort.status, 500), abort.message, EngineError.type, code="engine_error", retry_after_s=retry_after_s
-        )
-    return failure_of_cause(abort.cause, abort.message)
+        return failure._replace(status=max(abort.status, 500), retry_after_s=retry_after_s)
+    return failure
+
+
+def failure_of_death(message: str) -> Failure:
+    """The failure of requests whose final row will not come: a process they need has died."""
+    dead = EngineDeadError
+    return Failure(dead.status, message, dead.type, None, "engine_error", dead.retry_after_s, "engine_error")
 
 
 def failure_of_cause(cause: AbortCause, message: str | None = None) -> Failure:
     """The failure for a request that ends for `cause` without a row of its own."""
-    if cause == "drain":
-        return Failure(
-            EngineDeadError.status,
-            message or "The server is shutting down.",
-            EngineDeadError.type,
-            code="shutting_down",
-            retry_after_s=EngineDeadError.retry_after_s,
-        )
-    if cause == "deadline":
-        return Failure(504, message or "The request ran out of time.", "timeout_error", code="deadline")
-    return Failure(CLIENT_ABORTED_STATUS, message or "The request was aborted.", "request_aborted", code=cause)
+    if cause == "engine_error":
+        failure = INTERNAL
+    elif cause == "drain":
+        failure = failure_of_death("The server is shutting down.")
+    elif cause == "deadline":
+        failure = Failure(504, "The request ran out of time.", "timeout_error")
+    else:
+        failure = Failure(CLIENT_ABORTED_STATUS, "The request was aborted.", "request_aborted")
+    return failure._replace(message=message or failure.message, code=cause, cause=cause)

@@ -13,6 +13,7 @@ from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.state import Phase, ReqState
 from millstream.messages import TextRow
 from millstream.messages.finish import AbortCause
+from millstream.observe.ledger import Account
 
 BYTES_PER_ID = 8  # of a token id that waits: its place in a list
 
@@ -34,8 +35,11 @@ class Origin:
 class Generation:
     """The requests of one call, in order. `rid` is the call's own key; with one request it is the request's too."""
 
-    def __init__(self, rid: str, states: list[ReqState], origin: Origin) -> None:
+    def __init__(self, rid: str, states: list[ReqState], origin: Origin, account: Account) -> None:
         self.rid = rid
+        self.account = account
+        self.released = False  # nobody waits for it any more
+        self.is_broken = False  # its answer failed by a fault of ours, and its client has been told
         self.states = states
         for index, state in enumerate(states):
             state.index = index
@@ -48,11 +52,11 @@ class Generation:
         self.cut_off: AbortCause | None = None  # why its client was dropped, where that was our decision
         self._bell = asyncio.Event()
 
-    def add_unread(self, text: str, token_ids: list[int]) -> int:
+    def add_unread(self, row: TextRow) -> int:
         """Count a row that waits for `receive`; returns the bytes that wait in all, 0 where they need not be bounded."""
         if self.unsent is None:
             return 0
-        self.unread_bytes += len(text.encode()) + BYTES_PER_ID * len(token_ids)
+        self.unread_bytes += len(row.text.encode()) + BYTES_PER_ID * len(row.token_ids)
         return self.unread_bytes + self.unsent()
 
     def ring(self) -> None:
@@ -93,10 +97,9 @@ class Generation:
                 timing.first_written = timing.first_written or now
 
     def fail(self, state: ReqState, failure: Failure) -> None:
-        """End `state` from the entry's side: no row of it will come."""
+        """Tell the client that `state` has failed. Its rid stays taken until its final row comes: others are on their way."""
         state.failure = failure
-        if state.phase is not Phase.FINISHED:
-            state.move(Phase.FINISHED)
+        state.drop_rows()
         self.ring()
 
     @property

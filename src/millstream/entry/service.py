@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from millstream.config import ServerConfig
-from millstream.entry.failure import failure_of_error
+from millstream.entry.failure import failure_of_death
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.errors import EngineDeadError, ModelNotFound, RequestError
 from millstream.ipc.channel import Sender
 from millstream.messages import EngineInfo, ServerState
+from millstream.observe.ledger import Ledger
 from millstream.text.chat_template import ChatTemplate
 from millstream.text.tokenizer import Tokenizer
 
@@ -54,8 +55,8 @@ class Service:
         self._make_manager()
         failed = [name for name, process in state.processes.items() if process.state == "FAILED"]
         if failed and self._manager is not None:
-            error = EngineDeadError(f"The {' and '.join(failed)} process has died.", code="engine_dead")
-            self._manager.fail_all(failure_of_error(error), tell_scheduler="scheduler" not in failed)
+            failure = failure_of_death(f"The {' and '.join(failed)} process has died.")
+            self._manager.fail_all(failure, tell_scheduler="scheduler" not in failed)
 
     def _make_manager(self) -> None:
         if self._manager is None and self._engine is not None and self._text is not None:
@@ -64,6 +65,7 @@ class Service:
                 to_scheduler=self._to_scheduler,
                 engine=self._engine,
                 max_unsent_bytes=self.config.max_unsent_bytes,
+                ledger=Ledger("entry", strict=self.config.strict_ledger),
                 clock=self.clock,
             )
 

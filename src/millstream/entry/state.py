@@ -11,6 +11,8 @@ from enum import Enum, auto
 from millstream.entry.failure import Failure
 from millstream.errors import InvariantError
 from millstream.messages import FinishReason, GenerateReqInput, TextRow, Timing, Usage
+from millstream.messages.finish import EndCause, end_cause
+from millstream.observe.ledger import Account
 from millstream.text.digest import digest_of
 
 
@@ -41,6 +43,7 @@ class ReqState:
         "_usage",
         "abort_sent",
         "accepted",
+        "account",
         "failure",
         "finish",
         "has_verdict",
@@ -55,8 +58,9 @@ class ReqState:
         "slot",
     )
 
-    def __init__(self, obj: GenerateReqInput) -> None:
+    def __init__(self, obj: GenerateReqInput, account: Account) -> None:
         self.obj = obj
+        self.account = account  # settled when it has ended and nobody waits for its rows
         self.index = 0  # among the requests of its call
         self.phase = Phase.CREATED
         self.abort_sent = False  # at most one AbortReq, in any phase after dispatch
@@ -87,7 +91,7 @@ class ReqState:
         return self.phase in (Phase.DISPATCHED, Phase.RECEIVING)
 
     def move(self, phase: Phase) -> None:
-        """Change phase.
+        """Change phase; to FINISHED only by `end`.
 
         Raises:
             InvariantError: the move is not allowed.
@@ -95,6 +99,30 @@ class ReqState:
         if phase not in _NEXT[self.phase]:
             raise InvariantError(f"request `{self.rid}` cannot go from {self.phase.name} to {phase.name}")
         self.phase = phase
+
+    def end(self, end: FinishReason | Failure) -> None:
+        """Go to FINISHED: the only way there, once for each request.
+
+        Raises:
+            InvariantError: it has ended already.
+        """
+        self.move(Phase.FINISHED)
+        if isinstance(end, Failure):
+            self.failure = self.failure or end
+        else:
+            self.finish = end
+
+    @property
+    def cause(self) -> EndCause:
+        """How it ended, in a word: what its client was told, where a failure came before the final row.
+
+        Raises:
+            InvariantError: it has not ended.
+        """
+        end = self.failure or self.finish
+        if end is None:
+            raise InvariantError(f"request `{self.rid}` has not ended")
+        return end_cause(end)
 
     @property
     def usage(self) -> Usage | None:
@@ -122,8 +150,7 @@ class ReqState:
         self.num_tokens += len(row.token_ids)
         self._usage = row.usage or self._usage
         if row.finish is not None:
-            self.finish = row.finish
-            self.move(Phase.FINISHED)
+            self.end(row.finish)
         if self.released:
             return
         if self._row is None:

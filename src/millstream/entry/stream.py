@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed
 from millstream.entry.generation import Generation
@@ -19,6 +19,7 @@ from millstream.entry.http.exchange import ClientGone, Exchange
 from millstream.entry.service import Service
 from millstream.entry.sse import EventStream
 from millstream.messages import FinishReason
+from millstream.messages.finish import EndCause
 
 log = logging.getLogger(__name__)
 
@@ -61,25 +62,34 @@ async def stream_answer(exchange: Exchange, service: Service, generation: Genera
         on_stuck=cut_off,
     )
     generation.unsent = stream.unsent_bytes
+    account = generation.account
+    account.acquire("stream", measure=lambda: generation.unread_bytes + stream.unsent_bytes())
+    cause: EndCause | Literal["done"] = "client_gone"
     try:
         await stream.open(form.opening())
         failure = await _stream_rows(stream, generation, form, service.clock)
-        if failure is not None:
+        if failure is None:
+            await stream.close(form.closing())
+            generation.stamp_written(service.clock(), last=True)
+            cause = "done"
+        else:
             await stream.fail(failure)
-            return
-        await stream.close(form.closing())
-        generation.stamp_written(service.clock(), last=True)
+            cause = failure.cause
     except RequestFailed as error:
         await stream.fail(error.failure)
+        cause = error.failure.cause
     except ClientGone:
         raise
     except Exception:
         log.exception("streaming the answer to %s failed", generation.rid)
+        generation.is_broken = True
+        cause = INTERNAL.cause
         await stream.fail(INTERNAL)
     finally:
         for state in generation.states:
             state.shortcut = None
         stream.stop()
+        account.release("stream", generation.cut_off or cause)
 
 
 async def _stream_rows(

@@ -7,9 +7,10 @@ has left stops at its next step.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ from millstream.entry.generation import Origin
 from millstream.errors import ContextLengthExceeded, RequestError
 from millstream.messages import EngineInfo, GenerateReqInput, TokenizedGenerateReqInput
 from millstream.messages.sampling import verify_token_ids
+from millstream.observe.ledger import Account, Ledger
 from millstream.text.tokenizer import Tokenizer
 
 INLINE_CHARS = 2000  # below this, encoding is cheaper than going to a thread
@@ -33,22 +35,33 @@ T = TypeVar("T")
 
 
 class PromptEncoder:
-    """Text to ids, off the event loop where the text is long."""
+    """Text to ids, off the event loop where the text is long. What is in a thread stands in the ledger until it ends."""
 
-    def __init__(self, tokenizer: Tokenizer, context_length: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, context_length: int, ledger: Ledger | None = None) -> None:
         self._tokenizer = tokenizer
+        self._ledger = ledger or Ledger("entry")
         self._context_length = context_length
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tokenize")
         self._large_worker = ThreadPoolExecutor(1, thread_name_prefix="tokenize-large")
 
-    async def off_loop(self, size: int, work: Callable[[], T]) -> T:
-        """Run `work`, in a thread where `size` characters are many."""
+    async def off_loop(self, size: int, work: Callable[[], T], *, rid: str = "") -> T:
+        """Run `work`, in a thread where `size` characters are many; `rid` names the request it is for, if there is one."""
         if size <= INLINE_CHARS:
             return work()
-        worker = self._large_worker if size > LARGE_CHARS else self._workers
-        return await asyncio.get_running_loop().run_in_executor(worker, work)
+        job = (self._large_worker if size > LARGE_CHARS else self._workers).submit(work)
+        account = self._ledger.open(rid)
+        account.acquire("encoding", size)
+        loop = asyncio.get_running_loop()
 
-    async def encode(self, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
+        def note_end(_: Future[T]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                loop.call_soon_threadsafe(_end_job, account)
+
+        # the end of the job and not of the wait: a client that leaves ends only the wait
+        job.add_done_callback(note_end)
+        return await asyncio.wrap_future(job)
+
+    async def encode(self, text: str, *, add_special_tokens: bool, param: str, rid: str = "") -> list[int]:
         """Encode a prompt. A large one that is far beyond the context is not encoded to its end.
 
         Raises:
@@ -63,7 +76,7 @@ class PromptEncoder:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
         try:
-            return await self.off_loop(len(text), work)
+            return await self.off_loop(len(text), work, rid=rid)
         finally:
             gone.set()
 
@@ -117,6 +130,11 @@ class PromptEncoder:
         """Stop the workers; what they are doing is abandoned."""
         for worker in (self._workers, self._large_worker):
             worker.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_job(account: Account) -> None:
+    account.release("encoding", "done")
+    account.settle("done")
 
 
 class _Abandoned(Exception):

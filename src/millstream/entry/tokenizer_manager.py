@@ -22,6 +22,7 @@ from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_o
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.state import Phase, ReqState
 from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize
+from millstream.entry.verdicts import OverdueVerdicts
 from millstream.errors import DuplicateRid, EngineDeadError, MillstreamError
 from millstream.ipc.channel import Sender
 from millstream.messages import (
@@ -30,6 +31,7 @@ from millstream.messages import (
     BatchStrOutput,
     EngineInfo,
     GenerateReqInput,
+    LedgerQuery,
     PauseReq,
     ResumeReq,
     StatsReply,
@@ -40,6 +42,7 @@ from millstream.messages import (
     TokenizedGenerateReqInput,
 )
 from millstream.messages.finish import AbortCause
+from millstream.observe.ledger import Ledger
 from millstream.observe.log import log_request_end
 from millstream.text.tokenizer import Tokenizer
 
@@ -58,12 +61,14 @@ class TokenizerManager:
         to_scheduler: Sender,
         engine: EngineInfo,
         max_unsent_bytes: int = ServerConfig.max_unsent_bytes,
+        ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
-        self.prompts = PromptEncoder(tokenizer, engine.context_length)
+        self.ledger = ledger or Ledger("entry")
+        self.prompts = PromptEncoder(tokenizer, engine.context_length, self.ledger)
         self.late_rows_dropped = 0
         self.stream_mismatches = 0  # requests whose text was not what their ids say; anything but 0 is a bug
         self._to_scheduler = to_scheduler
@@ -73,10 +78,12 @@ class TokenizerManager:
         self._owners: dict[str, tuple[ReqState, Generation]] = {}
         self._by_slot: dict[int, ReqState] = {}  # those that have had a row
         self._generations: dict[str, Generation] = {}  # by the call's own rid, which may have none of its own
-        self._verdicts_due: set[str] = set()  # rids whose final row came before the scheduler's verdict on them
+        self._overdue = OverdueVerdicts(self.ledger)
         self._idle = asyncio.Event()  # set whenever the last live request ends
         self._stats: dict[int, asyncio.Future[StatsReply]] = {}
         self._stats_id = 0
+        self.ledger.watch("state", lambda: len(self._owners))
+        self.ledger.watch("generation", lambda: len(self._generations))
 
     async def generate_request(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:
         """Register, tokenise, check and dispatch all requests of one call, and wait until every one is admitted.
@@ -95,8 +102,7 @@ class TokenizerManager:
             while not all(state.accepted for state in generation.states):
                 await generation.wait()
         except BaseException as error:
-            cause: AbortCause = "client_gone" if isinstance(error, asyncio.CancelledError) else "aborted"
-            self.release(generation, cause, failure_of_error(error) if isinstance(error, MillstreamError) else None)
+            self.release(generation, *_end_for(error))
             raise
         generation.ring()  # rows may have come with the verdicts
         return generation
@@ -107,6 +113,11 @@ class TokenizerManager:
         `failure` is why, where the scheduler has not seen the request and only the log hears of it.
         """
         cause = generation.cut_off or cause
+        if not generation.released:
+            generation.released = True
+            generation.account.release("reader", "done" if generation.finished else cause)
+            if generation.finished:
+                generation.account.settle("done")
         for state in generation.states:
             already, state.released = state.released, True
             state.drop_rows()
@@ -140,6 +151,8 @@ class TokenizerManager:
             if tell_scheduler:
                 self._send_abort(state, "engine_error")
             self._end(state, generation, failure)
+        if not tell_scheduler:
+            self._overdue.forget()
         for future in self._stats.values():
             if not future.done():
                 future.set_exception(EngineDeadError(failure.message))
@@ -154,7 +167,7 @@ class TokenizerManager:
                     self._take_row(row)
                 except Exception:  # a fault with one row belongs to its request: the others of the step are not touched
                     log.exception("a row of %s could not be delivered", row.rid)
-                    self._fail(row.rid)
+                    self._fail(row)
         elif isinstance(message, AdmissionOutput):
             self._take_verdicts(message)
         else:
@@ -162,8 +175,9 @@ class TokenizerManager:
             if future is not None and not future.done():
                 future.set_result(message)
 
-    async def stats(self, timeout_s: float = STATS_TIMEOUT_S) -> StatsReply:
-        """Ask scheduler and detokenizer for their counts, in order with the data they count.
+    async def stats(self, timeout_s: float = STATS_TIMEOUT_S, *, ledger: LedgerQuery | None = None) -> StatsReply:
+        """Ask scheduler and detokenizer for their counts, in order with the data they count. With `ledger`, for their books
+        too: the reply holds ours first.
 
         Raises:
             EngineDeadError: no answer within `timeout_s` seconds.
@@ -172,14 +186,18 @@ class TokenizerManager:
         future: asyncio.Future[StatsReply] = asyncio.get_running_loop().create_future()
         self._stats[self._stats_id] = future
         number = self._stats_id
-        self._to_scheduler.send(StatsReq(id=number))
+        self._to_scheduler.send(StatsReq(id=number, ledger=ledger))
         try:
             async with asyncio.timeout(timeout_s):
-                return await future
+                reply = await future
         except TimeoutError:
             raise EngineDeadError(f"The engine did not answer within {timeout_s:g} s.") from None
         finally:
             self._stats.pop(number, None)
+        if ledger is not None:
+            reply.books.insert(0, self.ledger.book(ledger))
+        reply.ledger_mismatches += self.ledger.reconcile()
+        return reply
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no request is live, for at most `timeout_s` seconds; returns whether none is."""
@@ -205,10 +223,15 @@ class TokenizerManager:
                 raise DuplicateRid(key)
         for request in requests:
             request.sampling.verify(self.engine.vocab_size)
-        generation = Generation(rid, [ReqState(request) for request in requests], origin)
+        open_account = self.ledger.open
+        states = [ReqState(request, open_account(request.rid)) for request in requests]
+        generation = Generation(rid, states, origin, open_account(rid))
         self._generations[rid] = generation
-        for state in generation.states:
+        generation.account.acquire("generation")
+        generation.account.acquire("reader")
+        for state in states:
             self._owners[state.rid] = (state, generation)
+            state.account.acquire("state")
         return generation
 
     async def _tokenize(self, generation: Generation) -> list[TokenizedGenerateReqInput]:
@@ -220,7 +243,9 @@ class TokenizerManager:
             if obj.text is not None:
                 key = (obj.text, obj.add_special_tokens)
                 if key not in known:
-                    known[key] = await self.prompts.encode(obj.text, add_special_tokens=obj.add_special_tokens, param=param)
+                    known[key] = await self.prompts.encode(
+                        obj.text, add_special_tokens=obj.add_special_tokens, param=param, rid=state.rid
+                    )
                 state.input_ids = known[key]
             is_ours = obj.text is not None and self.tokenizer.vocab_size <= self.engine.vocab_size
             check_prompt(state.input_ids, self.engine, param, is_ours=is_ours)
@@ -234,9 +259,9 @@ class TokenizerManager:
 
     def _take_verdicts(self, verdicts: AdmissionOutput) -> None:
         for rid in verdicts.accepted:
-            if rid in self._verdicts_due:  # of an earlier request: the rid may be in use again
-                self._verdicts_due.discard(rid)
-            elif (owned := self._owners.get(rid)) is not None:
+            if self._overdue.take(rid):  # of an earlier request: the rid may be in use again
+                continue
+            if (owned := self._owners.get(rid)) is not None:
                 owned[0].accepted = owned[0].has_verdict = True
                 owned[1].ring()
         for rejection in verdicts.rejected:
@@ -252,13 +277,10 @@ class TokenizerManager:
                 continue
             try:
                 if not state.hand_on(text, token_ids):
-                    _, generation = self._owners[state.rid]
-                    state.push(TextRow(state.rid, slot, text, token_ids, None))
-                    self._bound(generation, text, token_ids)
-                    generation.ring()
+                    self._queue(state, self._owners[state.rid][1], TextRow(state.rid, slot, text, token_ids, None))
             except Exception:
                 log.exception("a row of %s could not be delivered", state.rid)
-                self._fail(state.rid)
+                self._fail(TextRow(state.rid, slot, text, token_ids, None))
 
     def _take_row(self, row: TextRow) -> None:
         owned = self._owners.get(row.rid)
@@ -271,23 +293,27 @@ class TokenizerManager:
             self._by_slot[row.slot] = state
         elif row.finish is None and state.hand_on(row.text, row.token_ids):
             return
+        self._queue(state, generation, row)
+
+    def _queue(self, state: ReqState, generation: Generation, row: TextRow) -> None:
+        """Take a row that the consumer must wake for: the first, the last, one that cannot be written at once."""
         state.accepted = True
         if row.timing is not None:
             state.adopt_timing(row.timing)
         elif row.finish is not None:
             self._send_abort(state, "engine_error")  # the detokenizer has ended it, and the scheduler does not know
         state.push(row)
+        generation.ring()
         if state.phase is Phase.FINISHED:
             if not state.has_verdict:
-                self._verdicts_due.add(state.rid)
+                self._overdue.expect(state.rid)
             self._remove(state, generation)
         else:
-            self._bound(generation, row.text, row.token_ids)
-        generation.ring()
+            self._bound(state, generation, row)
 
-    def _bound(self, generation: Generation, text: str, token_ids: list[int]) -> None:
+    def _bound(self, state: ReqState, generation: Generation, row: TextRow) -> None:
         """Count a row that has to wait; where too much waits, have the scheduler pause."""
-        if generation.add_unread(text, token_ids) > self._max_unsent_bytes and generation.resume is None:
+        if not state.released and generation.add_unread(row) > self._max_unsent_bytes and generation.resume is None:
             self._pause(generation)
 
     def _pause(self, generation: Generation) -> None:
@@ -315,25 +341,38 @@ class TokenizerManager:
             state.abort_sent = True
             self._to_scheduler.send(AbortReq(rid=state.rid, cause=cause))
 
-    def _fail(self, rid: str) -> None:
-        """End a request by a fault of our own."""
-        if (owned := self._owners.get(rid)) is not None:
-            self._send_abort(owned[0], "engine_error")
-            self._end(*owned, INTERNAL)
+    def _fail(self, row: TextRow) -> None:
+        """End the request of a row that we could not deliver."""
+        if (owned := self._owners.get(row.rid)) is None:
+            return
+        state, generation = owned
+        if row.finish is None and state.dispatched:
+            self._send_abort(state, "engine_error")
+            generation.fail(state, INTERNAL)
+        elif state.phase is not Phase.FINISHED:
+            self._end(state, generation, INTERNAL)
+        else:
+            self._remove(state, generation)
 
     def _end(self, state: ReqState, generation: Generation, failure: Failure) -> None:
         """End a request that gets no final row."""
-        generation.fail(state, failure)
+        state.end(failure)
+        generation.ring()
         self._remove(state, generation)
 
     def _remove(self, state: ReqState, generation: Generation) -> None:
+        """Let go of a request that has ended."""
         del self._owners[state.rid]
         if state.slot is not None:
             self._by_slot.pop(state.slot, None)
+        state.account.release("state", state.cause)
         if not self._owners:
             self._idle.set()
         if generation.finished:
-            self._generations.pop(generation.rid, None)
+            del self._generations[generation.rid]
+            generation.account.release("generation", state.cause)
+            if generation.released:
+                generation.account.settle("done")
         if state.released:
             self._log_end(state, generation)
 
@@ -342,3 +381,13 @@ class TokenizerManager:
             self.stream_mismatches += 1
             log.error("the text of request %s is not the text of its tokens: this is a bug, please report it", state.rid)
         log_request_end(describe_end(state, generation.origin, self._clock()))
+        state.account.settle(state.cause)
+
+
+def _end_for(error: BaseException) -> tuple[AbortCause, Failure | None]:
+    """How requests end that `error` kept from being admitted: those that were sent, and those that were not."""
+    if isinstance(error, asyncio.CancelledError):
+        return "client_gone", None
+    if isinstance(error, MillstreamError):
+        return "aborted", failure_of_error(error)
+    return ("aborted" if isinstance(error, RequestFailed) else "engine_error"), None

@@ -40,6 +40,11 @@ class PageAllocator:
         """Pages the prefix tree owns."""
         return self._in_tree
 
+    @property
+    def num_owned(self) -> int:
+        """Pages that requests own."""
+        return self.num_pages - len(self._free) - self._in_tree
+
     def num_held(self, rid: str) -> int:
         """Pages the request `rid` owns."""
         return self._held.get(rid, 0)

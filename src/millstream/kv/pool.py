@@ -13,6 +13,7 @@ from typing import Final
 from millstream.errors import InvariantError
 from millstream.kv.pages import Owner, PageAllocator
 from millstream.kv.radix_cache import Match, Node, RadixCache
+from millstream.observe.ledger import Account, ReleaseCause
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +25,7 @@ class Lease:
     pages: list[int]  # the same list for the whole lease; forward rows refer to it
     num_shared: int
     node: Node | None  # the pin on the shared part
+    account: Account  # of the request: pages and pins are written down where they change hands
 
 
 class KVPool:
@@ -40,6 +42,16 @@ class KVPool:
     def available(self) -> int:
         """Pages that `grow` can get: free ones and those of prefixes nobody uses."""
         return self._pages.num_free + self._cache.evictable_pages
+
+    @property
+    def num_owned(self) -> int:
+        """Pages that leases hold beside what they share."""
+        return self._pages.num_owned
+
+    @property
+    def num_pins(self) -> int:
+        """Leases that hold a part of the prefix tree."""
+        return self._cache.num_pins
 
     @property
     def num_cached(self) -> int:
@@ -60,11 +72,20 @@ class KVPool:
             return Match(None, [], 0, 0)
         return self._cache.match(namespace, token_ids, self.matchable_pages(len(token_ids)))
 
-    def open(self, rid: str, namespace: str, token_ids: Sequence[int]) -> Lease:
+    def open(self, account: Account, namespace: str, token_ids: Sequence[int]) -> Lease:
         """Start a lease on the reusable prefix of `token_ids`, with no pages of its own yet. Mutates: pins that prefix."""
         match = self.match(namespace, token_ids)
         node = self._cache.pin(match)
-        return Lease(rid=rid, namespace=namespace, pages=match.pages, num_shared=len(match.pages), node=node)
+        if node is not None:
+            account.acquire("prefix_pin")
+        return Lease(
+            rid=account.rid,
+            namespace=namespace,
+            pages=match.pages,
+            num_shared=len(match.pages),
+            node=node,
+            account=account,
+        )
 
     def grow(self, lease: Lease, num_tokens: int) -> None:
         """Give a lease pages up to `num_tokens` positions. Mutates; evicts unused prefixes where nothing is free.
@@ -79,6 +100,7 @@ class KVPool:
         if short > 0:
             self._pages.free_from_tree(self._cache.evict(short))
         lease.pages += self._pages.alloc(lease.rid, missing)
+        lease.account.acquire("pages", missing)
 
     def share(self, lease: Lease, token_ids: Sequence[int], num_tokens: int) -> None:
         """Put the full pages of the first `num_tokens` ids, whose KV is computed and final, into the tree.
@@ -95,18 +117,26 @@ class KVPool:
         if num_known < lease.num_shared:
             raise InvariantError(f"the tree lost pinned pages of {lease.rid}")
         node = self._cache.pin(match)
+        if lease.node is None:
+            lease.account.acquire("prefix_pin")
         self._cache.unpin(lease.node)
+        lease.account.release("pages", "shared", count - lease.num_shared)
         self._pages.free(lease.rid, lease.pages[lease.num_shared : num_known])
         self._pages.give_to_tree(lease.rid, lease.pages[num_known:count])
         lease.pages[:count] = match.pages
         lease.num_shared = count
         lease.node = node
 
-    def close(self, lease: Lease, token_ids: Sequence[int], num_tokens: int) -> None:
+    def close(self, lease: Lease, token_ids: Sequence[int], num_tokens: int, cause: ReleaseCause) -> None:
         """End a lease: share the full pages of the first `num_tokens` ids, free the rest, unpin. Mutates."""
         self.share(lease, token_ids, num_tokens)
-        self._pages.free(lease.rid, lease.pages[lease.num_shared :])
+        own = lease.pages[lease.num_shared :]
+        self._pages.free(lease.rid, own)
         self._cache.unpin(lease.node)
+        if own:
+            lease.account.release("pages", cause)
+        if lease.node is not None:
+            lease.account.release("prefix_pin", cause)
         lease.pages.clear()
         lease.num_shared = 0
         lease.node = None

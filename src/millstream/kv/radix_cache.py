@@ -61,6 +61,7 @@ class RadixCache:
         ] = []  # (used when queued, serial, node): candidates for eviction, checked lazily
         self.num_pages = 0
         self.evictable_pages = 0
+        self.num_pins = 0  # what `pin` gave out and `unpin` has not taken back
 
     def match(self, namespace: str, token_ids: Sequence[int], max_pages: int) -> Match:
         """Find the longest prefix of `token_ids` in whole pages, `max_pages` at most. Changes nothing, not even recency."""
@@ -88,6 +89,7 @@ class RadixCache:
             return None
         node = match.node if match.num_in_node == len(match.node.pages) else self._split(match.node, match.num_in_node)
         self._clock += 1
+        self.num_pins += 1
         walk: Node | None = node
         while walk is not None and walk is not self._root:
             if walk.pins == 0:
@@ -103,8 +105,11 @@ class RadixCache:
         Raises:
             InvariantError: the node is not pinned.
         """
+        if node is None:
+            return
         self._clock += 1
-        walk = node
+        self.num_pins -= 1
+        walk: Node | None = node
         while walk is not None and walk is not self._root:
             if walk.pins == 0:
                 raise InvariantError("a prefix was unpinned more often than pinned")

@@ -28,6 +28,7 @@ from millstream.messages.control import (
 )
 from millstream.messages.finish import Abort, FinishReason, Length, Stop
 from millstream.messages.generate import GenerateReqInput
+from millstream.messages.ledger import Book, LedgerQuery
 from millstream.messages.sampling import SamplingParams
 from millstream.messages.text_batch import BatchStrOutput, TextRow
 from millstream.messages.timing import Timing, Usage
@@ -46,12 +47,14 @@ __all__ = [
     "AdmissionOutput",
     "BatchStrOutput",
     "BatchTokenIDOutput",
+    "Book",
     "ChildError",
     "DecodeOptions",
     "EngineInfo",
     "FinishReason",
     "FromSupervisor",
     "GenerateReqInput",
+    "LedgerQuery",
     "Length",
     "PauseReq",
     "ProcessState",

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from millstream.messages.finish import AbortCause
+from millstream.messages.ledger import Book, LedgerQuery
 
 ProcessName = Literal["entry", "scheduler", "detokenizer"]
 ProcessPhase = Literal["STARTING", "READY", "DRAINING", "STOPPED", "FAILED"]
@@ -57,10 +58,14 @@ class AdmissionOutput(Struct, frozen=True, omit_defaults=True, tag="admission", 
     rejected: list[Rejection] = []
 
 
-class StatsReq(Struct, frozen=True, tag="stats_req", gc=False):
-    """Ask for a snapshot. entry -> scheduler -> detokenizer -> entry as `StatsReply`, in order with the data it counts."""
+class StatsReq(Struct, frozen=True, omit_defaults=True, tag="stats_req", gc=False):
+    """Ask for a snapshot. entry -> scheduler -> detokenizer -> entry as `StatsReply`, in order with the data it counts.
+
+    With `ledger` every process adds its `Book`.
+    """
 
     id: int
+    ledger: LedgerQuery | None = None
 
 
 class StatsReply(Struct, kw_only=True, tag="stats", gc=False):
@@ -78,6 +83,9 @@ class StatsReply(Struct, kw_only=True, tag="stats", gc=False):
     paused: int = 0
     detokenizer_requests: int = 0
     dropped_rows: int = 0
+    ledger_mismatches: int = 0  # of the processes it has passed
+    ledger: LedgerQuery | None = None  # as in the `StatsReq`
+    books: list[Book] = []  # one of each process it has passed, where the ledger was asked for
 
 
 class EngineInfo(Struct, frozen=True, kw_only=True):

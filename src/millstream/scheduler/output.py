@@ -49,6 +49,10 @@ class StepOutput:
         timing = None if finish is None else req.timing
         self._rows.append(TokenRow(req.rid, list(new_ids), req.usage, held_back, finish, timing))
 
+    def has_row(self, rid: str) -> bool:
+        """Whether a row of `rid` is among those not taken."""
+        return any(row.rid == rid for row in self._rows)
+
     def take(self) -> BatchTokenIDOutput | None:
         """The batch of all rows so far, None where there are none. Empties the collection."""
         if not self._rows and not self._columns:

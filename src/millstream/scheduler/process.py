@@ -17,6 +17,7 @@ from millstream.ipc.channel import PullChannel, PushChannel
 from millstream.ipc.control import ControlLink
 from millstream.kv.pool import KVPool
 from millstream.messages import EngineInfo, Ready, Shutdown, ToScheduler
+from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.scheduler import Scheduler
 from millstream.text.tokenizer import Tokenizer, load_configured_tokenizer
@@ -56,6 +57,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
                 ),
                 to_detokenizer=to_detokenizer,
                 to_entry=to_entry,
+                ledger=Ledger("scheduler", strict=config.server.strict_ledger),
             )
             gc.collect()
             gc.freeze()  # what is loaded stays: the collector need not walk it between two steps

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from millstream.errors import InvariantError
+from millstream.observe.ledger import Kind, Ledger, ReleaseCause
 from millstream.scheduler.state import Phase, Req
 
 _arrival = attrgetter("arrival")
+_PLACES: dict[Phase, Kind] = {Phase.WAITING: "waiting", Phase.RUNNING: "running", Phase.PAUSED: "paused"}
 
 
 class Queues:
@@ -26,15 +28,18 @@ class Queues:
     def add(self, req: Req) -> None:
         """Take in a new request, the newest of all."""
         self.waiting.append(req)
+        req.account.acquire("waiting")
 
-    def move(self, req: Req, phase: Phase) -> None:
-        """Move a request to the queue of `phase`; out of all of them where that is FINISHED.
+    def move(self, req: Req, phase: Phase, cause: ReleaseCause) -> None:
+        """Move a request to the queue of `phase`; out of all of them where that is FINISHED. `cause` is why it leaves.
 
         Raises:
             InvariantError: the move is not allowed.
         """
-        self._leave(req)
+        self._leave(req, cause)
         req.move(phase)
+        if phase is not Phase.FINISHED:
+            req.account.acquire(_PLACES[phase])
         match phase:
             case Phase.RUNNING:
                 self._run(req)
@@ -60,7 +65,14 @@ class Queues:
                 if req.phase is not phase:
                     raise InvariantError(f"{req.rid} is {req.phase.value} in the queue of the {phase.value}")
 
-    def _leave(self, req: Req) -> None:
+    def watch(self, ledger: Ledger) -> None:
+        """Have `ledger` compare what is written down of places with the queues."""
+        ledger.watch("waiting", lambda: len(self.waiting))
+        ledger.watch("running", lambda: len(self.running))
+        ledger.watch("paused", lambda: len(self.paused))
+
+    def _leave(self, req: Req, cause: ReleaseCause) -> None:
+        req.account.release(_PLACES[req.phase], cause)
         match req.phase:
             case Phase.RUNNING:
                 del self.running[req.rid]

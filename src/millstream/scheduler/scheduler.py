@@ -29,7 +29,8 @@ from millstream.messages import (
     TokenizedGenerateReqInput,
     ToScheduler,
 )
-from millstream.messages.finish import AbortCause
+from millstream.messages.finish import AbortCause, end_cause
+from millstream.observe.ledger import Ledger, ReleaseCause
 from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.finish import EndRule
@@ -68,6 +69,7 @@ class Scheduler:
         limits: Limits,
         to_detokenizer: Sender,
         to_entry: Sender,
+        ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._executor = executor
@@ -86,6 +88,10 @@ class Scheduler:
         self._output = StepOutput()
         self._num_steps = 0
         self._num_retractions = 0
+        self._ledger = ledger or Ledger("scheduler")
+        self._queues.watch(self._ledger)
+        self._ledger.watch("pages", lambda: pool.num_owned)
+        self._ledger.watch("prefix_pin", lambda: pool.num_pins)
 
     @property
     def has_work(self) -> bool:
@@ -106,7 +112,7 @@ class Scheduler:
                     self._resume(message.rid)
                 case StatsReq():
                     self._send()
-                    self._to_detokenizer.send(self._stats(message.id))
+                    self._to_detokenizer.send(self._stats(message))
         except InvariantError:
             raise
         except Exception:
@@ -125,6 +131,7 @@ class Scheduler:
         self._send()
         if not self._live:
             self._pool.audit_counts(idle=True)
+            self._ledger.reconcile()
         return self.has_work
 
     def close(self) -> None:
@@ -147,6 +154,8 @@ class Scheduler:
 
     def _receive(self, message: TokenizedGenerateReqInput) -> None:
         message.timing.queued = self._clock()
+        if self._output.has_row(message.rid):
+            self._send()  # a batch tells what it opens before its rows: the end of an earlier request must not be among them
         try:
             admission.check(
                 message,
@@ -161,7 +170,7 @@ class Scheduler:
                 eos_token_ids=self._eos_token_ids,
                 tokenizer=self._tokenizer,
             )
-            req = Req(message, end_rule, self._num_arrivals)
+            req = Req(message, end_rule, self._ledger.open(message.rid), self._num_arrivals)
         except InvariantError:
             raise
         except MillstreamError as error:
@@ -184,7 +193,7 @@ class Scheduler:
         """Make nothing more of a request until `_resume`. Its pages stay with it until others need them; its slot is free."""
         req = self._live.get(rid)
         if req is not None and req.phase is not Phase.PAUSED:
-            self._queues.move(req, Phase.PAUSED)
+            self._queues.move(req, Phase.PAUSED, "paused")
 
     def _resume(self, rid: str) -> None:
         """Let a paused request go on: at once with its pages and a free slot, else from its place in the queue."""
@@ -192,10 +201,10 @@ class Scheduler:
         if req is None:
             return
         if req.lease is not None and len(self._queues.running) < self._limits.max_running_requests:
-            self._queues.move(req, Phase.RUNNING)
+            self._queues.move(req, Phase.RUNNING, "resumed")
         else:
-            self._release(req, req.num_computed)  # who waits holds nothing
-            self._queues.move(req, Phase.WAITING)
+            self._release(req, req.num_computed, "resumed")  # who waits holds nothing
+            self._queues.move(req, Phase.WAITING, "resumed")
 
     def _plan(self) -> StepPlan:
         while True:
@@ -223,9 +232,9 @@ class Scheduler:
     def _retract(self, req: Req) -> None:
         """Take a request's pages; a running one goes back to the queue. Its output is kept; its KV is computed again."""
         self._num_retractions += 1
-        self._release(req, req.num_computed)
         if req.phase is Phase.RUNNING:
-            self._queues.move(req, Phase.WAITING)
+            self._queues.move(req, Phase.WAITING, "retracted")
+        self._release(req, req.num_computed, "retracted")
 
     def _carry_out(self, step: StepPlan) -> Sequence[Work]:
         # all prefixes are pinned before anything is evicted: the plan counts on every one of them
@@ -249,8 +258,8 @@ class Scheduler:
         req = admitted.req
         if self._queues.waiting[0] is not req:
             raise InvariantError("the plan skipped the head of the queue")
-        lease = self._pool.open(req.rid, req.namespace, req.token_ids)
-        self._queues.move(req, Phase.RUNNING)
+        lease = self._pool.open(req.account, req.namespace, req.token_ids)
+        self._queues.move(req, Phase.RUNNING, "admitted")
         req.lease = lease
         req.row.pages = lease.pages
         req.num_computed = lease.num_shared * self._pool.page_size
@@ -325,15 +334,17 @@ class Scheduler:
 
     def _finish(self, req: Req, reason: FinishReason, new_ids: Sequence[int] = (), *, held_back: int = 0) -> None:
         """End a request: the only way into FINISHED. Gives everything back and makes its one final row."""
-        self._queues.move(req, Phase.FINISHED)
+        cause = end_cause(reason)
+        self._queues.move(req, Phase.FINISHED, cause)
         del self._live[req.rid]
-        failed = isinstance(reason, Abort) and reason.cause == "engine_error"
-        self._release(req, 0 if failed else req.num_computed)  # after a fault nobody knows what is in the pages
+        # after a fault nobody knows what is in the pages
+        self._release(req, 0 if cause == "engine_error" else req.num_computed, cause)
         self._output.add(req, new_ids, held_back=held_back, finish=reason)
+        req.account.settle(cause)
 
-    def _release(self, req: Req, num_valid_tokens: int) -> None:
+    def _release(self, req: Req, num_valid_tokens: int, cause: ReleaseCause) -> None:
         if req.lease is not None:
-            self._pool.close(req.lease, req.token_ids, num_valid_tokens)
+            self._pool.close(req.lease, req.token_ids, num_valid_tokens, cause)
         req.lease = None
         req.row.pages = ()
         req.num_computed = 0
@@ -349,9 +360,10 @@ class Scheduler:
             self._to_entry.send(AdmissionOutput(self._accepted, self._rejected))
             self._accepted, self._rejected = [], []
 
-    def _stats(self, request_id: int) -> StatsReply:
+    def _stats(self, asked: StatsReq) -> StatsReply:
+        books = [] if asked.ledger is None else [self._ledger.book(asked.ledger)]
         return StatsReply(
-            id=request_id,
+            id=asked.id,
             scheduler_requests=len(self._live),
             waiting=len(self._queues.waiting),
             running=len(self._queues.running),
@@ -361,4 +373,7 @@ class Scheduler:
             pages_cached=self._pool.num_cached,
             steps=self._num_steps,
             retractions=self._num_retractions,
+            ledger_mismatches=self._ledger.reconcile(),
+            ledger=asked.ledger,
+            books=books,
         )

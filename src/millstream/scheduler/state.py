@@ -13,6 +13,7 @@ from millstream.execution.interface import ForwardRow
 from millstream.kv.pool import Lease
 from millstream.messages import TokenizedGenerateReqInput, Usage
 from millstream.messages.columns import SLOTS
+from millstream.observe.ledger import Account
 from millstream.scheduler.finish import EndRule
 
 
@@ -37,6 +38,7 @@ class Req:
     """One request. `token_ids` is prompt and output so far; positions before `num_computed` have their KV in `lease`."""
 
     __slots__ = (
+        "account",
         "arrival",
         "cached_tokens",
         "end_rule",
@@ -56,8 +58,9 @@ class Req:
         "token_ids",
     )
 
-    def __init__(self, message: TokenizedGenerateReqInput, end_rule: EndRule, arrival: int = 0) -> None:
+    def __init__(self, message: TokenizedGenerateReqInput, end_rule: EndRule, account: Account, arrival: int = 0) -> None:
         self.rid = message.rid
+        self.account = account  # settled in FINISHED
         self.arrival = arrival  # orders the requests of one scheduler
         self.slot = arrival % SLOTS  # what it is called in columns
         self.token_ids = message.input_ids

@@ -27,6 +27,7 @@ from millstream.messages import (
     Usage,
 )
 from millstream.messages.columns import pack_ids, pack_slots
+from millstream.observe.ledger import Ledger
 from millstream.text.digest import digest_of
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer
 from tests.support.rows import text_rows
@@ -63,7 +64,9 @@ def outbox() -> Outbox:
 
 @pytest.fixture
 def manager(tokenizer: Tokenizer, outbox: Outbox) -> DetokenizerManager:
-    return DetokenizerManager(tokenizer=tokenizer, to_entry=outbox, clock=lambda: 5.0)
+    return DetokenizerManager(
+        tokenizer=tokenizer, to_entry=outbox, ledger=Ledger("detokenizer", strict=True), clock=lambda: 5.0
+    )
 
 
 def row(rid: str, ids: list[int], *, held_back: int = 0, finish: FinishReason | None = None) -> TokenRow:
@@ -216,8 +219,13 @@ def test_a_decoder_that_fails_later_ends_its_request_only(
     assert (len(manager), manager.dropped_rows) == (1, 0)
 
 
-def test_a_row_that_cannot_be_decoded_ends_its_request_only(
-    tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reason", [None, Length(1), Stop(5), Stop("x")])
+def test_a_row_that_cannot_be_decoded_ends_its_request_only_and_never_as_a_success(
+    tokenizer: Tokenizer,
+    manager: DetokenizerManager,
+    outbox: Outbox,
+    monkeypatch: pytest.MonkeyPatch,
+    reason: FinishReason | None,
 ) -> None:
     class Broken:
         def push(self, token_ids: object) -> str:
@@ -225,7 +233,8 @@ def test_a_row_that_cannot_be_decoded_ends_its_request_only(
 
     manager.handle(batch(opened=[options("good")]))
     monkeypatch.setattr(tokenizer, "incremental", lambda **options: Broken())
-    manager.handle(batch(row("bad", [5]), row("good", tokenizer.encode("fine")), opened=[options("bad")]))
+    bad = row("bad", [5], finish=reason)
+    manager.handle(batch(bad, row("good", tokenizer.encode("fine")), opened=[options("bad")]))
     assert outbox.text("good") == "fine"
     finish = outbox.rows("bad")[-1].finish
     assert isinstance(finish, Abort)
@@ -234,7 +243,7 @@ def test_a_row_that_cannot_be_decoded_ends_its_request_only(
 
 
 def test_a_full_table_ends_only_the_request_that_finds_it_full(tokenizer: Tokenizer, outbox: Outbox) -> None:
-    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox, max_states=2)
+    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox, max_states=2, ledger=Ledger("detokenizer", strict=True))
     opened = [options(rid) for rid in "abc"]
     ids = tokenizer.encode("fine")
     manager.handle(batch(row("a", ids), row("b", ids), row("c", ids), opened=opened))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.entry.http.direct import DirectWriter
 from millstream.entry.openai.chunks import ChunkWriter
 from millstream.messages import BatchStrOutput, Stop, TextRow, TokenizedGenerateReqInput, Usage
 from tests.support.asgi import Call, run
 from tests.support.engine import Entry
+from tests.support.short_way import ShortWay
 from tests.support.sse import parse_events
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -25,39 +24,10 @@ BODIES: dict[str, dict[str, Any]] = {
 every_route = pytest.mark.parametrize("path", BODIES)
 
 
-class Short(DirectWriter):
-    """A short way that can be closed. Both ways end in `call.sent`, in the order of writing."""
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-        self.call: Call | None = None
-        super().__init__(self, SimpleNamespace(write_paused=False))  # type: ignore[arg-type]
-
-    @property
-    def is_open(self) -> bool:
-        return not self.flow.write_paused
-
-    @is_open.setter
-    def is_open(self, value: bool) -> None:
-        self.flow.write_paused = not value
-
-    def is_closing(self) -> bool:
-        return False
-
-    def write(self, data: bytes) -> None:
-        """Take one chunk of a chunked answer."""
-        size, _, rest = data.partition(b"\r\n")
-        data = rest.removesuffix(b"\r\n")
-        assert len(data) == int(size, 16)
-        self.written.append(data)
-        assert self.call is not None
-        self.call.sent.append({"type": "http.response.body", "body": data, "more_body": True})
-
-
-async def start(entry: Entry, path: str, **fields: Any) -> tuple[Call, Short]:
+async def start(entry: Entry, path: str, **fields: Any) -> tuple[Call, ShortWay]:
     """A stream that has shown its first text."""
     entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
-    short = Short()
+    short = ShortWay()
     rid = fields.pop("rid", "r")
     count = len(entry.engine.requests)
     short.call = call = Call(entry.app, path, {**BODIES[path], "rid": rid, "stream": True, **fields}, direct=short)
@@ -164,7 +134,7 @@ def test_a_row_that_cannot_be_written_fails_its_own_request_only(monkeypatch: py
         usage = Usage(1, 2)
         entry.engine.handle(BatchStrOutput([TextRow("bad", 1, "boom", [1], usage), TextRow("good", 2, "fine", [1], usage)]))
         failed = await bad.response()
-        assert failed.events[-1].data["error"]["code"] == "internal_error"
+        assert failed.events[-1].data["error"]["code"] == "engine_error"
         assert [(abort.rid, abort.cause) for abort in entry.engine.aborts] == [("bad", "engine_error")]
         entry.engine.row("good", "", finish=Stop())
         assert text_of("/v1/completions", (await good.response()).content) == "firstfine"

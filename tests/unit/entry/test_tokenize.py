@@ -11,7 +11,9 @@ import pytest
 
 from millstream.entry.tokenize import LARGE_CHARS, SLICE_CHARS, WORKERS, PromptEncoder, slices
 from millstream.errors import ContextLengthExceeded
-from tests.support.asgi import run
+from millstream.messages import LedgerQuery
+from millstream.observe.ledger import Ledger
+from tests.support.asgi import run, until
 from tests.support.engine import TOKENIZER
 
 WORDS = "The quick brown fox. "
@@ -36,7 +38,7 @@ class WatchedTokenizer:
 
 
 def make(tokenizer: Any, context_length: int) -> PromptEncoder:
-    return PromptEncoder(tokenizer, context_length)
+    return PromptEncoder(tokenizer, context_length, Ledger("entry", strict=True))
 
 
 def test_a_prompt_far_beyond_the_context_is_not_encoded_to_its_end() -> None:
@@ -107,6 +109,25 @@ def test_large_prompts_leave_the_other_workers_to_small_ones() -> None:
             job.cancel()
         tokenizer.go.set()
         await asyncio.gather(*large, return_exceptions=True)
+        encoder.close()
+
+    run(scenario())
+
+
+def test_a_job_stands_in_the_ledger_until_it_ends_also_where_its_client_has_left() -> None:
+    async def scenario() -> None:
+        tokenizer = WatchedTokenizer(hold=True)
+        ledger = Ledger("entry", strict=True)
+        encoder = PromptEncoder(tokenizer, 100_000, ledger)  # type: ignore[arg-type]
+        text = WORDS * 1000
+        waiting = asyncio.create_task(encoder.encode(text, add_special_tokens=False, param="prompt", rid="r"))
+        await asyncio.to_thread(tokenizer.began.acquire)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        (held,) = ledger.book(LedgerQuery()).held
+        assert (held.rid, held.kind, held.amount) == ("r", "encoding", len(text))
+        tokenizer.go.set()
+        await until(lambda: ledger.totals() == {})
         encoder.close()
 
     run(scenario())

@@ -26,6 +26,7 @@ from millstream.messages import (
     TokenizedGenerateReqInput,
     Usage,
 )
+from millstream.observe.ledger import Ledger
 from millstream.text.digest import digest_of
 from tests.support.asgi import run, until
 from tests.support.engine import CONTEXT_LENGTH, TOKENIZER, FakeEngine, engine_info, hold
@@ -35,7 +36,10 @@ ORIGIN = Origin(api="test", model="tiny", prompt_param="prompt")
 
 def make() -> tuple[TokenizerManager, FakeEngine]:
     engine = FakeEngine()
-    manager = TokenizerManager(tokenizer=TOKENIZER, to_scheduler=engine, engine=engine_info(), new_seed=lambda: 77)
+    ledger = Ledger("entry", strict=True)
+    manager = TokenizerManager(
+        tokenizer=TOKENIZER, to_scheduler=engine, engine=engine_info(), ledger=ledger, new_seed=lambda: 77
+    )
     engine.handle = manager.handle
     return manager, engine
 
@@ -173,6 +177,26 @@ def test_rows_that_overtake_the_verdict_count_as_one() -> None:
     run(scenario())
 
 
+def test_a_rid_whose_rows_overtake_the_verdict_again_and_again_waits_for_as_many_verdicts() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = lambda sent: engine.row(sent.rid, "fast", finish=Stop())
+        for _ in range(2):
+            manager.release(await submit(manager))
+        assert manager.ledger.totals() == {"verdict": 2}
+        engine.answer = hold
+        third = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput, 3)
+        engine.accept("r", "r")  # on the first and the second
+        assert not manager._owners["r"][0].accepted
+        engine.reject("r")
+        with pytest.raises(RequestFailed):
+            await third
+        assert manager.ledger.totals() == {}
+
+    run(scenario())
+
+
 def test_cancelled_before_dispatch_leaves_locally() -> None:
     async def scenario() -> None:
         manager, engine = make()
@@ -205,6 +229,58 @@ def test_cancelled_while_waiting_for_admission_aborts_once_and_keeps_the_state_u
         engine.end("r")
         assert manager.live_requests == 0
         assert manager.late_rows_dropped == 0
+
+    run(scenario())
+
+
+def test_after_a_fault_of_ours_the_rid_stays_taken_until_the_final_row(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = hold
+        waiting = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput)
+        engine.accept("r")
+        generation = await waiting
+        engine.row("r", "first")
+        await generation.receive()
+
+        def broken(text: str, token_ids: list[int]) -> bool:
+            raise ValueError("cannot be written")
+
+        generation.states[0].shortcut = broken
+        engine.row("r", "lost")
+        engine.row("r", "late")  # it was on its way already
+        with pytest.raises(RequestFailed) as caught:
+            await generation.receive()
+        assert (caught.value.failure.code, caught.value.failure.cause) == ("engine_error", "engine_error")
+        manager.release(generation)
+        with pytest.raises(DuplicateRid):
+            await submit(manager)
+        assert engine.aborts == [AbortReq("r", "engine_error")]
+        engine.row("r", "", finish=Stop())
+        assert manager.live_requests == 0
+        assert manager.ledger.totals() == {}
+
+    with caplog.at_level("INFO", logger="millstream.request"):
+        run(scenario())
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "millstream.request"]
+    assert "cause=engine_error" in line  # what the client was told, and not what the late final row says
+
+
+def test_a_rid_may_be_used_again_while_its_first_text_is_still_read() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        first = await submit(manager)
+        engine.answer = hold
+        second = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput, 2)
+        assert manager.ledger.totals() == {"state": 1, "generation": 1, "reader": 2}
+        manager.release(first)
+        assert manager.ledger.totals() == {"state": 1, "generation": 1, "reader": 1}
+        engine.accept("r")
+        engine.row("r", "", finish=Stop())
+        manager.release(await second)
+        assert manager.ledger.totals() == {}
 
     run(scenario())
 

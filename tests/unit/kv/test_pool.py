@@ -6,20 +6,23 @@ import pytest
 
 from millstream.errors import InvariantError
 from millstream.kv.pool import KVPool
+from millstream.observe.ledger import Ledger
+
+LEDGER = Ledger("test", strict=True)
 
 
 def test_the_last_token_is_never_taken_from_the_tree() -> None:
     pool = KVPool(num_pages=4, page_size=2)
-    lease = pool.open("a", "", [1, 2, 3, 4])
+    lease = pool.open(LEDGER.open("a"), "", [1, 2, 3, 4])
     pool.grow(lease, 4)
-    pool.close(lease, [1, 2, 3, 4], 4)
+    pool.close(lease, [1, 2, 3, 4], 4, "stop")
     assert len(pool.match("", [1, 2, 3, 4]).pages) == 1
     assert len(pool.match("", [1, 2, 3, 4, 5]).pages) == 2
 
 
 def test_duplicates_go_back_and_the_block_table_is_switched() -> None:
     pool = KVPool(num_pages=6, page_size=2)
-    first, second = pool.open("a", "", [1, 2, 3]), pool.open("b", "", [1, 2, 3])
+    first, second = pool.open(LEDGER.open("a"), "", [1, 2, 3]), pool.open(LEDGER.open("b"), "", [1, 2, 3])
     pool.grow(first, 3)
     pool.grow(second, 3)
     pool.share(first, [1, 2, 3], 2)
@@ -34,11 +37,11 @@ def test_duplicates_go_back_and_the_block_table_is_switched() -> None:
 
 def test_unused_prefixes_are_evicted_when_nothing_is_free() -> None:
     pool = KVPool(num_pages=2, page_size=1)
-    lease = pool.open("a", "", [1, 2])
+    lease = pool.open(LEDGER.open("a"), "", [1, 2])
     pool.grow(lease, 2)
-    pool.close(lease, [1, 2], 2)
+    pool.close(lease, [1, 2], 2, "stop")
     assert (pool.available, pool.num_cached) == (2, 2)
-    other = pool.open("b", "", [8, 9])
+    other = pool.open(LEDGER.open("b"), "", [8, 9])
     pool.grow(other, 2)
     assert (pool.available, pool.num_cached) == (0, 0)
     pool.audit([other])
@@ -46,7 +49,7 @@ def test_unused_prefixes_are_evicted_when_nothing_is_free() -> None:
 
 def test_asking_for_more_than_there_is_is_our_bug() -> None:
     pool = KVPool(num_pages=2, page_size=1)
-    lease = pool.open("a", "", [1])
+    lease = pool.open(LEDGER.open("a"), "", [1])
     with pytest.raises(InvariantError):
         pool.grow(lease, 3)
     pool.audit([lease])
@@ -54,10 +57,10 @@ def test_asking_for_more_than_there_is_is_our_bug() -> None:
 
 def test_without_sharing_nothing_matches_and_nothing_stays() -> None:
     pool = KVPool(num_pages=2, page_size=1, share_prefixes=False)
-    lease = pool.open("a", "", [1, 2])
+    lease = pool.open(LEDGER.open("a"), "", [1, 2])
     pool.grow(lease, 2)
     pool.share(lease, [1, 2], 2)
-    pool.close(lease, [1, 2], 2)
+    pool.close(lease, [1, 2], 2, "stop")
     assert (pool.available, pool.num_cached) == (2, 0)
     assert pool.match("", [1, 2]).pages == []
     pool.audit_counts(idle=True)
@@ -65,7 +68,7 @@ def test_without_sharing_nothing_matches_and_nothing_stays() -> None:
 
 def test_the_audits_find_a_page_that_is_still_held() -> None:
     pool = KVPool(num_pages=2, page_size=1)
-    pool.grow(pool.open("a", "", [1]), 1)
+    pool.grow(pool.open(LEDGER.open("a"), "", [1]), 1)
     pool.audit_counts(idle=False)
     with pytest.raises(InvariantError):
         pool.audit_counts(idle=True)

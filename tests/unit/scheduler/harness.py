@@ -24,6 +24,7 @@ from millstream.messages import (
     TokenizedGenerateReqInput,
     TokenRow,
 )
+from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.scheduler import Scheduler
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer
@@ -173,6 +174,7 @@ class Desk:
             limits=Limits(**(defaults | limits)),
             to_detokenizer=self.to_detokenizer,
             to_entry=self.to_entry,
+            ledger=Ledger("scheduler", strict=True),
             clock=Clock(),
         )
 

@@ -14,6 +14,7 @@ from millstream.messages import (
     TokenRow,
     Usage,
 )
+from millstream.observe.ledger import Ledger
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.output import StepOutput
 from millstream.scheduler.state import Req
@@ -23,7 +24,7 @@ from tests.unit.scheduler.harness import tokenizer
 def make_req(sampling: SamplingParams, slot: int = 5) -> Req:
     message = TokenizedGenerateReqInput(rid="r", input_ids=[1, 2], sampling=sampling, max_new_tokens=4, timing=Timing())
     rule = EndRule(sampling=sampling, max_new_tokens=4, eos_token_ids=frozenset(), tokenizer=tokenizer())
-    return Req(message, rule, slot)
+    return Req(message, rule, Ledger("test").open("r"), slot)
 
 
 def test_options_come_once_with_the_first_row_and_timing_with_the_last() -> None:

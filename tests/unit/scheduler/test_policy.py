@@ -8,6 +8,7 @@ from millstream.errors import InvariantError
 from millstream.kv.pool import Lease
 from millstream.kv.radix_cache import Match
 from millstream.messages import SamplingParams, Timing, TokenizedGenerateReqInput
+from millstream.observe.ledger import Ledger
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.policy import Budgets, StepPlan, plan
 from millstream.scheduler.state import Phase, Req
@@ -15,6 +16,7 @@ from tests.unit.scheduler.harness import tokenizer
 
 PAGE = 4
 SAMPLING = SamplingParams()
+LEDGER = Ledger("test")
 
 
 def waiting(rid: str, tokens: int | list[int], *, namespace: str = "") -> Req:
@@ -23,7 +25,7 @@ def waiting(rid: str, tokens: int | list[int], *, namespace: str = "") -> Req:
         rid=rid, input_ids=input_ids, sampling=SAMPLING, max_new_tokens=9, cache_namespace=namespace, timing=Timing()
     )
     rule = EndRule(sampling=SAMPLING, max_new_tokens=9, eos_token_ids=frozenset(), tokenizer=tokenizer())
-    return Req(message, rule)
+    return Req(message, rule, LEDGER.open(rid))
 
 
 def running(rid: str, tokens: int | list[int], computed: int, *, decoding: bool) -> Req:
@@ -32,7 +34,7 @@ def running(rid: str, tokens: int | list[int], computed: int, *, decoding: bool)
     req.num_computed = computed
     req.is_prefilling = not decoding
     num_pages = -(-(computed if decoding else len(req.token_ids)) // PAGE)
-    req.lease = Lease(rid=rid, namespace="", pages=list(range(num_pages)), num_shared=0, node=None)
+    req.lease = Lease(rid=rid, namespace="", pages=list(range(num_pages)), num_shared=0, node=None, account=req.account)
     req.row.pages = req.lease.pages
     return req
 

@@ -16,6 +16,7 @@ from millstream.messages import (
     StatsReq,
     Stop,
 )
+from millstream.observe.ledger import Ledger
 from tests.unit.scheduler.harness import EOS, CheckingExecutor, Desk, PiecesExecutor, tokenizer
 
 
@@ -356,8 +357,24 @@ def test_going_down_ends_every_request() -> None:
     assert_nothing_held(at)
 
 
+def test_a_rid_that_is_used_again_at_once_does_not_share_a_batch_with_its_first_end() -> None:
+    at, _ = desk()
+    at.submit("r", max_new=9)
+    at.step()
+    at.abort("r")
+    at.submit("r", max_new=9)
+    at.step()
+    batches = [message for message in at.to_detokenizer.sent if isinstance(message, BatchTokenIDOutput)]
+    # the detokenizer makes the states of a batch before it looks at its rows
+    assert [(len(batch.opened), [row.finish is not None for row in batch.rows]) for batch in batches] == [
+        (1, [False]),
+        (0, [True]),
+        (1, [False]),
+    ]
+
+
 def test_a_page_that_leaks_is_noticed_when_nothing_runs() -> None:
     at, _ = desk()
-    at.pool.grow(at.pool.open("ghost", "", [1]), 1)
+    at.pool.grow(at.pool.open(Ledger("other").open("ghost"), "", [1]), 1)
     with pytest.raises(InvariantError):
         at.scheduler.step()

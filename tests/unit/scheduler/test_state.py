@@ -8,6 +8,7 @@ import pytest
 
 from millstream.errors import InvariantError
 from millstream.messages import SamplingParams, Timing, TokenizedGenerateReqInput, Usage
+from millstream.observe.ledger import Ledger
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.state import NEXT, Phase, Req
 from tests.unit.scheduler.harness import tokenizer
@@ -16,7 +17,8 @@ from tests.unit.scheduler.harness import tokenizer
 def make_req() -> Req:
     sampling = SamplingParams(seed=9)
     message = TokenizedGenerateReqInput(rid="r", input_ids=[1, 2], sampling=sampling, max_new_tokens=4, timing=Timing())
-    return Req(message, EndRule(sampling=sampling, max_new_tokens=4, eos_token_ids=frozenset(), tokenizer=tokenizer()))
+    rule = EndRule(sampling=sampling, max_new_tokens=4, eos_token_ids=frozenset(), tokenizer=tokenizer())
+    return Req(message, rule, Ledger("test").open("r"))
 
 
 def test_a_finished_request_goes_nowhere() -> None:

@@ -15,6 +15,7 @@ from millstream.entry.http.errors import Header, method_not_allowed, not_found
 from millstream.entry.http.exchange import ClientGone, Exchange, Message, Receive, Send
 from millstream.entry.native.generate import abort_request, generate
 from millstream.entry.native.info import health, model, models, root, server_info
+from millstream.entry.native.ledger import debug_ledger
 from millstream.entry.native.tokenize import detokenize, tokenize
 from millstream.entry.openai.chat import chat_completions
 from millstream.entry.openai.completions import completions
@@ -30,6 +31,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/health": {"GET": health},
     "/ready": {"GET": health},
     "/server_info": {"GET": server_info},
+    "/debug/ledger": {"GET": debug_ledger},
     "/v1/models": {"GET": models},
     "/v1/chat/completions": {"POST": chat_completions},
     "/v1/completions": {"POST": completions},

@@ -10,6 +10,7 @@ import contextlib
 import re
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Any
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -41,6 +42,7 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.started = False
+        self._query: bytes = scope.get("query_string", b"")
         self._headers: Sequence[Header] = scope["headers"]
         extensions = scope.get("extensions", {})
         self._transport: asyncio.Transport | None = extensions.get(TRANSPORT)
@@ -54,6 +56,16 @@ class Exchange:
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, by its lower-case name."""
         return next((value for key, value in self._headers if key == name), None)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The parameters behind the path; the last of several with one name."""
+        return dict(parse_qsl(self._query.decode("latin-1"), keep_blank_values=True))
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the connection has not taken yet, of this answer and those before it."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     async def read_object(self) -> dict[str, Any]:
         """Read the body as one JSON object.
@@ -146,11 +158,6 @@ class Exchange:
         await self._write({"type": "http.response.body", "body": data})
         if close and self._transport is not None:
             self._transport.close()
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes handed to the connection that the operating system has not taken yet."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def drop_connection(self) -> None:
         """End the connection at once, unsent data and all."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from millstream.entry.failure import Failure, failure_of_cause
+from millstream.entry.failure import Failure, shutting_down
 from millstream.entry.http.direct import DirectWriter
 from millstream.entry.http.errors import bad_http, error_body, headers_too_large, no_upgrade, request_timeout, too_many_headers
 from millstream.entry.http.exchange import DIRECT, TRANSPORT
@@ -124,7 +124,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._running is None or self._running.response_complete:
             self.transport.close()
         else:
-            self._refuse(failure_of_cause("drain"))
+            self._refuse(shutting_down())
 
     def _unsupported_upgrade_warning(self) -> None:
         """A client's choice is no news to the operator."""

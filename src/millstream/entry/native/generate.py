@@ -20,6 +20,7 @@ from millstream.entry.native.protocol import (
     NativeSampling,
 )
 from millstream.entry.openai.call import resolve_rid
+from millstream.entry.release import release_after
 from millstream.entry.sampling import cache_namespace
 from millstream.entry.service import Service
 from millstream.entry.sse import event
@@ -50,13 +51,11 @@ async def _run(exchange: Exchange, service: Service, request: GenerateRequest, r
         default_max_new_tokens=DEFAULT_MAX_NEW_TOKENS,
     )
     generation = await manager.generate_request(obj.rid, [obj], origin)
-    try:
+    with release_after(manager, generation):
         if request.stream:
             await stream_answer(exchange, service, generation, _DeltaStream(generation, service.clock))
         else:
             await _whole(exchange, service, generation)
-    finally:
-        manager.release(generation)
 
 
 def _refuse_batch(name: str, value: Any) -> None:

@@ -80,6 +80,7 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "retractions": stats.retractions,
             "late_rows_dropped": manager.late_rows_dropped,
             "stream_mismatch_total": manager.stream_mismatches,
+            "ledger_mismatch_total": stats.ledger_mismatches,
             "detokenizer_rows_dropped": stats.dropped_rows,
         }
     )

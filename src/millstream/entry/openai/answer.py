@@ -9,17 +9,17 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.entry.failure import Failure, RequestFailed, failure_of_abort
+from millstream.entry.failure import Failure, failure_of_abort
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.chunks import ChunkWriter, Shape, finish_members
 from millstream.entry.openai.protocol import GenerationFields, StreamOptions
 from millstream.entry.openai.tally import Tally
+from millstream.entry.release import release_after
 from millstream.entry.service import Service
 from millstream.entry.stream import stream_answer
 from millstream.entry.whole import Whole, collect
 from millstream.messages import Abort, FinishReason, GenerateReqInput
-from millstream.messages.finish import AbortCause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,18 +47,11 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
     """
     manager = service.manager
     generation = await manager.generate_request(call.rid, call.requests, call.origin)
-    cause: AbortCause = "client_gone"
-    try:
+    with release_after(manager, generation):
         if call.fields.stream:
             await stream_answer(exchange, service, generation, _ChunkStream(call, generation))
         else:
             await _whole(exchange, service, call, generation)
-        cause = "aborted"  # what has not ended by now has a failed choice beside it
-    except RequestFailed:
-        cause = "aborted"
-        raise
-    finally:
-        manager.release(generation, cause)
 
 
 def _failure(finish: FinishReason) -> Failure | None:

@@ -143,7 +143,22 @@ def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecu
     )
 
 
+def describe_torch_executor(config: ServerConfig, source: ModelSource) -> str:
+    """What would serve the model of `source`, in a sentence; its weights are not loaded.
+
+    Raises:
+        StartupError: the model is broken or not supported.
+    """
+    model = open_checkpoint(source).config
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({config.threads or _num_cores()} threads)"
+    context_length = config.context_length or model.context_length
+    return f"torch {torch.__version__} on {device}: {model.num_layers} layers, {context_length:,} tokens of context"
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _cpu(threads: int) -> _Target:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(threads or cores)
+    torch.set_num_threads(threads or _num_cores())
     return _Target(torch.device("cpu"), torch.float32)

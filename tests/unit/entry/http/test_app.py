@@ -125,7 +125,7 @@ def test_our_own_fault_is_a_500_in_the_envelope_that_tells_nothing_about_us(capl
 
         entry.engine.send = fail  # type: ignore[method-assign]
         response = await post(entry.app, CHAT, GOOD)
-        assert (response.status, response.error["code"]) == (500, "internal_error")
+        assert (response.status, response.error["code"]) == (500, "engine_error")
         assert "secret" not in response.content.decode()
         assert entry.manager.live_requests == 0
 
@@ -145,7 +145,8 @@ def test_each_request_leaves_one_line_without_its_text(caplog: pytest.LogCapture
         run(scenario())
     ends = [record.getMessage() for record in caplog.records if record.getMessage().startswith("request ")]
     assert len([line for line in ends if line.startswith("request r1 api=chat model=tiny cause=stop")]) == 1
-    assert len([line for line in ends if "cause=context_length_exceeded" in line]) == 1
+    assert len([line for line in ends if "cause=rejected" in line]) == 1
+    assert "code=context_length_exceeded" in caplog.text
     assert "stages_ms" in caplog.text
     assert "SECRET" not in caplog.text
 

@@ -172,6 +172,39 @@ def test_one_failed_choice_ends_the_call_and_aborts_the_others(stream: bool) -> 
     run(scenario())
 
 
+@both_modes
+def test_a_fault_while_the_answer_is_made_ends_it_with_one_word(
+    stream: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise KeyError("no such member")
+
+    monkeypatch.setattr("millstream.entry.openai.chunks.finish_members", broken)
+    monkeypatch.setattr("millstream.entry.openai.answer.finish_members", broken)
+
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = hold
+        call = Call(entry.app, "/v1/completions", {"prompt": "hi", "n": 2, "rid": "r", "stream": stream})
+        await entry.engine.wait_sent(TokenizedGenerateReqInput, 2)
+        entry.engine.accept("r-0", "r-1")
+        entry.engine.row("r-0", "x", finish=Stop())
+        entry.engine.row("r-1", "x", finish=None if stream else Stop())
+        response = await call.response()
+        error = response.events[-1].data["error"] if stream else response.error
+        assert error["code"] == "engine_error"
+        if stream:
+            assert [(abort.rid, abort.cause) for abort in entry.engine.aborts] == [("r-1", "engine_error")]
+            entry.engine.end("r-1", "engine_error")
+        assert entry.manager.ledger.totals() == {}
+
+    with caplog.at_level("INFO", logger="millstream.request"):
+        run(scenario())
+    lines = [record.getMessage() for record in caplog.records if record.name == "millstream.request"]
+    assert len(lines) == 2
+    assert ("cause=engine_error" in lines[1]) == stream
+
+
 @every_route
 @both_modes
 @pytest.mark.parametrize("victim", ["scheduler", "detokenizer"])
@@ -186,10 +219,10 @@ def test_the_death_of_a_process_ends_open_requests(path: str, stream: bool, vict
         entry.service.update(state(**{victim: "FAILED"}))
         response = await call.response()
         if stream:
-            assert response.events[-1].data["error"]["code"] == "engine_dead"
+            assert response.events[-1].data["error"]["code"] == "engine_error"
             assert b"[DONE]" not in response.content
         else:
-            assert (response.status, response.error["code"]) == (503, "engine_dead")
+            assert (response.status, response.error["code"]) == (503, "engine_error")
         assert entry.manager.live_requests == 0
         for probe in ("/ready", "/health"):
             assert (await Call(entry.app, probe, b"", method="GET").response()).status == 503
