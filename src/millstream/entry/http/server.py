@@ -30,7 +30,9 @@ class EntryServer(uvicorn.Server):
 
     def __init__(self, app: Any, config: ServerConfig) -> None:
         limits = {"read_timeout_s": config.read_timeout_s, "write_timeout_s": config.write_timeout_s}
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it does when all is well is ours to say
+        logging.getLogger("uvicorn").setLevel(
+            logging.ERROR
+        )  # it warns of each request that is none: anybody could fill the log
         super().__init__(
             uvicorn.Config(
                 app,
