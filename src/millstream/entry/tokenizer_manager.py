@@ -118,12 +118,16 @@ class TokenizerManager:
             self._abort(state, owner, cause)
         return [state.rid for state, _ in pairs]
 
-    def abort_all(self, cause: AbortCause = "aborted") -> list[str]:
-        """Abort every live request; returns their rids."""
-        pairs = list(self._owners.values())
+    def abort_prefix(self, prefix: str, cause: AbortCause = "aborted") -> list[str]:
+        """Abort every request whose rid begins with `prefix`, as those of a call begin with the call's; returns their rids."""
+        pairs = [owned for rid, owned in self._owners.items() if rid.startswith(prefix)]
         for state, generation in pairs:
             self._abort(state, generation, cause)
         return [state.rid for state, _ in pairs]
+
+    def abort_all(self, cause: AbortCause = "aborted") -> list[str]:
+        """Abort every live request; returns their rids."""
+        return self.abort_prefix("", cause)
 
     def fail_all(self, failure: Failure, *, tell_scheduler: bool) -> None:
         """End every request at once: a process they need is gone and their final rows will never come."""

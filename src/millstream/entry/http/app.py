@@ -13,7 +13,8 @@ from functools import partial
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_error
 from millstream.entry.http.errors import Header, method_not_allowed, not_found
 from millstream.entry.http.exchange import ClientGone, Exchange, Message, Receive, Send
-from millstream.entry.native.generate import abort_request, generate
+from millstream.entry.native.abort import abort_request
+from millstream.entry.native.generate import generate
 from millstream.entry.native.info import health, model, models, root, server_info
 from millstream.entry.native.tokenize import detokenize, tokenize
 from millstream.entry.openai.chat import chat_completions

@@ -34,9 +34,10 @@ class NativeSampling(SamplingFields, kw_only=True):
 
 
 class AbortRequest(Struct, kw_only=True):
-    """POST /abort_request."""
+    """POST /abort_request: one rid or a list. With `prefix` each stands for all live rids that begin with it."""
 
-    rid: str = ""
+    rid: str | list[str] = ""
+    prefix: bool = False
     abort_all: bool = False
 
 
