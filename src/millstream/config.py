@@ -57,6 +57,8 @@ class ServerConfig:
 
     sse_keep_alive_s: float = 15.0
     """Seconds without data after which a stream gets a comment line."""
+    request_timeout_s: float | None = None
+    """Seconds a request may take, waiting included; clients may ask for less by `timeout`. Default: no limit."""
     max_body_bytes: int = 32 * 1024 * 1024
     """Largest request body."""
     read_timeout_s: float = 60.0
@@ -101,6 +103,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("chunked_prefill_size", 1, 1 << 20),
     ("max_detokenizer_states", 1, 1 << 24),
     ("sse_keep_alive_s", 0.01, 3600),
+    ("request_timeout_s", 0.001, 86400),
     ("max_body_bytes", 1024, 1 << 34),
     ("read_timeout_s", 0.1, 86400),
     ("write_timeout_s", 0.1, 86400),

@@ -6,6 +6,7 @@ MillstreamError
 |  |- ModelNotFound          404, code `model_not_found`
 |  `- DuplicateRid           409, code `duplicate_rid`
 |- OverloadError           503, retry later
+|- DeadlineExceeded        504, code `deadline`
 |- EngineError             500, this request failed inside the engine
 |- EngineDeadError         503, a process the request needs is not running
 |- StartupError            the server cannot start; printed once, with a hint
@@ -73,6 +74,16 @@ class OverloadError(MillstreamError):
     status = 503
     type = "overloaded_error"
     retry_after_s = 1
+
+
+class DeadlineExceeded(MillstreamError):
+    """The request did not end within the time its client gave it."""
+
+    status = 504
+    type = "timeout_error"
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"The request did not end within {round(timeout_s, 3):g} s.", code="deadline")
 
 
 class EngineError(MillstreamError):

@@ -187,5 +187,6 @@ def finalize(obj: GenerateReqInput, input_ids: list[int], engine: EngineInfo, or
         sampling=msgspec.structs.replace(obj.sampling, max_new_tokens=max_new_tokens),
         max_new_tokens=max_new_tokens,
         cache_namespace=obj.cache_namespace,
+        deadline=obj.deadline,
         timing=obj.timing,
     )

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from millstream.entry.deadline import before
 from millstream.entry.ending import describe_end
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
@@ -77,11 +78,14 @@ class TokenizerManager:
 
         Raises:
             RequestError: a request is wrong; nothing was dispatched. DuplicateRid, ContextLengthExceeded are of this kind.
+            DeadlineExceeded: its time was up before it was dispatched.
             RequestFailed: the scheduler refused one, or the call was ended meanwhile.
         """
         generation = self._register(rid, requests, origin)
         try:
-            for state, tokenized in zip(generation.states, await self._tokenize(generation), strict=True):
+            first = generation.states[0].obj
+            ready = await before(first.deadline, first.timing.received, self._clock, self._tokenize(generation))
+            for state, tokenized in zip(generation.states, ready, strict=True):
                 self._to_scheduler.send(tokenized)
                 state.move(Phase.DISPATCHED)  # after the send: it says that the scheduler may hold something
             while not all(state.accepted for state in generation.states):

@@ -20,4 +20,5 @@ class TokenizedGenerateReqInput(Struct, kw_only=True, omit_defaults=True, tag="g
     sampling: SamplingParams
     max_new_tokens: int
     cache_namespace: str = ""
+    deadline: float | None = None  # seconds, the clock of `timing`
     timing: Timing

@@ -90,7 +90,7 @@ def _engine_info(server: ServerConfig, executor: Executor, tokenizer: Tokenizer)
 def _loop(scheduler: Scheduler, inbox: PullChannel, control: ControlLink) -> None:
     inbox.watch(control.fileno())
     while True:
-        messages, is_alerted = inbox.receive(0 if scheduler.has_work else None)
+        messages, is_alerted = inbox.receive(scheduler.wait_s)
         for message in messages:
             scheduler.handle(message)
         if is_alerted and any(isinstance(message, Shutdown) for message in control.receive()):

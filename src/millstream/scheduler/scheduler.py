@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from millstream.errors import EngineError, InvariantError, MillstreamError
+from millstream.errors import DeadlineExceeded, EngineError, InvariantError, MillstreamError
 from millstream.execution.interface import Executor, ForwardBatch, ForwardOutput
 from millstream.ipc.channel import Sender
 from millstream.kv.pool import KVPool, Lease
@@ -31,6 +31,7 @@ from millstream.messages import (
 from millstream.messages.finish import AbortCause
 from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
+from millstream.scheduler.deadlines import Deadlines
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.output import StepOutput
 from millstream.scheduler.policy import Admission, Budgets, StepPlan, Work, plan
@@ -72,6 +73,7 @@ class Scheduler:
         self._live: dict[str, Req] = {}
         self._waiting: deque[Req] = deque()  # in order of arrival; all of it came after everybody running
         self._running: dict[str, Req] = {}  # in order of arrival
+        self._deadlines = Deadlines()
         self._accepted: list[str] = []
         self._rejected: list[Rejection] = []
         self._output = StepOutput()
@@ -82,6 +84,11 @@ class Scheduler:
     def has_work(self) -> bool:
         """Whether another `step` would get somebody on."""
         return bool(self._live)
+
+    @property
+    def wait_s(self) -> float | None:
+        """Seconds the loop may wait for a message: none with work, else up to the next deadline, or for ever (None)."""
+        return 0.0 if self.has_work else self._deadlines.wait_s(self._clock())
 
     def handle(self, message: ToScheduler) -> None:
         """Take one message. A fault here is logged and ends at most the message's own request."""
@@ -101,6 +108,7 @@ class Scheduler:
 
     def step(self) -> bool:
         """Run one step: admit, compute, settle, send. Returns whether there is more work."""
+        self._end_overdue()
         self._send_verdicts()  # before the forward: a client learns at once that it was accepted
         if self._live:
             work = self._carry_out(self._plan())
@@ -135,8 +143,10 @@ class Scheduler:
                 raise InvariantError(f"{req.rid} is {req.phase.value} in the wrong place")
 
     def _receive(self, message: TokenizedGenerateReqInput) -> None:
-        message.timing.queued = self._clock()
+        message.timing.queued = now = self._clock()
         try:
+            if message.deadline is not None and message.deadline <= now:
+                raise DeadlineExceeded(message.deadline - message.timing.received)
             admission.check(
                 message,
                 live=self._live,
@@ -162,11 +172,20 @@ class Scheduler:
             self._live[req.rid] = req
             self._waiting.append(req)
             self._accepted.append(req.rid)
+            if message.deadline is not None:
+                self._deadlines.add(req.rid, message.deadline)
 
     def _abort(self, message: AbortReq) -> None:
         req = self._live.get(message.rid)
         if req is not None:
             self._end_by_abort(req, message.cause, "The request was aborted.")
+
+    def _end_overdue(self) -> None:
+        if not self._deadlines:
+            return
+        for rid, deadline in self._deadlines.overdue(self._clock()):
+            req = self._live[rid]
+            self._end_by_abort(req, "deadline", DeadlineExceeded(deadline - req.timing.received).message)
 
     def _plan(self) -> StepPlan:
         while True:
@@ -298,6 +317,7 @@ class Scheduler:
             self._waiting.remove(req)
         req.move(Phase.FINISHED)
         del self._live[req.rid]
+        self._deadlines.discard(req.rid)
         failed = isinstance(reason, Abort) and reason.cause == "engine_error"
         self._release(req, 0 if failed else req.num_computed)  # after a fault nobody knows what is in the pages
         self._output.add(req, new_ids, held_back=held_back, finish=reason)

@@ -149,7 +149,9 @@ class Clock:
 class Desk:
     """One scheduler with everything around it."""
 
-    def __init__(self, executor: Executor, *, share_prefixes: bool = True, **limits: int) -> None:
+    def __init__(
+        self, executor: Executor, *, share_prefixes: bool = True, clock: Callable[[], float] | None = None, **limits: int
+    ) -> None:
         capabilities = executor.capabilities
         self.executor = executor
         self.to_detokenizer = Outbox()
@@ -170,11 +172,18 @@ class Desk:
             limits=Limits(**(defaults | limits)),
             to_detokenizer=self.to_detokenizer,
             to_entry=self.to_entry,
-            clock=Clock(),
+            clock=clock or Clock(),
         )
 
     def submit(
-        self, rid: str, input_ids: Sequence[int] = (5, 6, 7), *, max_new: int = 4, namespace: str = "", **sampling: Any
+        self,
+        rid: str,
+        input_ids: Sequence[int] = (5, 6, 7),
+        *,
+        max_new: int = 4,
+        namespace: str = "",
+        deadline: float | None = None,
+        **sampling: Any,
     ) -> None:
         """Hand over one request."""
         self.scheduler.handle(
@@ -184,6 +193,7 @@ class Desk:
                 sampling=SamplingParams(seed=1, **sampling),
                 max_new_tokens=max_new,
                 cache_namespace=namespace,
+                deadline=deadline,
                 timing=Timing(),
             )
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.entry.deadline import resolve_deadline
 from millstream.entry.failure import Failure, failure_of_abort
 from millstream.entry.fields import FieldRules
 from millstream.entry.generation import Generation, Origin
@@ -41,6 +42,7 @@ async def generate(exchange: Exchange, service: Service) -> None:
 async def _run(exchange: Exchange, service: Service, request: GenerateRequest, received: float) -> None:
     manager = service.manager
     obj = _to_request(request, received, service.clock())
+    obj.deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
     origin = Origin(
         api="generate",
         model=service.text.names[0],

@@ -20,6 +20,7 @@ class GenerateRequest(Struct, kw_only=True):
     sampling_params: dict[str, Any] = {}
     stream: bool = False
     rid: str | None = None
+    timeout: float | None = None  # seconds
     cache_salt: str = ""
     extra_key: str = ""
 

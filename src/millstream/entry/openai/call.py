@@ -48,6 +48,7 @@ def make_requests(
     prompts: Sequence[str | list[int]],
     *,
     add_special_tokens: bool,
+    deadline: float | None,
     received: float,
     adapted: float,
 ) -> list[GenerateReqInput]:
@@ -71,6 +72,7 @@ def make_requests(
             add_special_tokens=add_special_tokens,
             sampling=fields.to_sampling(max_new_tokens=limit, min_new_tokens=fields.min_tokens, choice=choice),
             cache_namespace=namespace,
+            deadline=deadline,
             timing=Timing(received=received, adapted=adapted),
         )
         for number, prompt in enumerate(prompts)

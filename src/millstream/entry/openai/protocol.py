@@ -33,6 +33,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     cache_salt: str = ""
     extra_key: str = ""
     rid: str | None = None
+    timeout: float | None = None  # seconds
     return_token_ids: bool = False
 
 
@@ -107,7 +108,6 @@ _REFUSED = {
     "session_id": Refused(_NO_SESSIONS),
     "session_params": Refused(_NO_SESSIONS, ({},)),
     "priority": Refused("requests are served in the order they come", (0,)),
-    "timeout": Refused("close the connection to end a request"),
     "reasoning_effort": Refused("the model has no reasoning modes", ("none",)),
     "verbosity": Refused("the model has no verbosity modes", ("medium",)),
     "separate_reasoning": Refused("reasoning is not taken apart by this server", (False,)),
