@@ -49,7 +49,11 @@ class ServerConfig:
     max_running_requests: int = 64
     """Requests that may run in one batch."""
     max_queued_requests: int = 512
-    """Requests that may wait; one more is refused with 503."""
+    """Requests that may wait; one more is refused with 429."""
+    max_queued_tokens: int | None = None
+    """Prompt tokens that may wait; more are refused with 429. Default: 32 contexts."""
+    max_live_requests: int | None = None
+    """Requests the entry holds, from their first byte on; more are refused with 429. Default: twice what may run and wait."""
     chunked_prefill_size: int = 256
     """Tokens in one step, decode included: a longer prompt is prefilled in chunks beside running requests."""
     max_detokenizer_states: int = 65536
@@ -61,6 +65,8 @@ class ServerConfig:
     """Seconds a request may take, waiting included; clients may ask for less by `timeout`. Default: no limit."""
     max_body_bytes: int = 32 * 1024 * 1024
     """Largest request body."""
+    max_held_body_bytes: int = 256 * 1024 * 1024
+    """Bytes of all bodies that are being read or worked on; what is more is refused with 429."""
     read_timeout_s: float = 60.0
     """Seconds without a byte after which a request that is not complete, or has not begun, ends its connection."""
     write_timeout_s: float = 60.0
@@ -71,6 +77,11 @@ class ServerConfig:
     """Seconds that running requests get to finish after SIGTERM."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe message to log, on stderr."""
+
+    @property
+    def live_limit(self) -> int:
+        """Requests the entry holds at most."""
+        return self.max_live_requests or 2 * (self.max_running_requests + self.max_queued_requests)
 
     def check(self) -> None:
         """Refuse values that cannot work; called before anything is started.
@@ -84,6 +95,10 @@ class ServerConfig:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise StartupError(f"{name} is {value}; it must be from {low:,} to {high:,}")
+        if self.max_held_body_bytes < self.max_body_bytes:
+            raise StartupError(
+                f"max_held_body_bytes is {self.max_held_body_bytes}; it must be at least max_body_bytes, {self.max_body_bytes}"
+            )
         if self.chunked_prefill_size <= self.max_running_requests:
             raise StartupError(
                 f"chunked_prefill_size is {self.chunked_prefill_size}; it must be more than max_running_requests, "
@@ -100,11 +115,14 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("page_size", 1, 1024),
     ("max_running_requests", 1, 65536),
     ("max_queued_requests", 0, 1 << 20),
+    ("max_queued_tokens", 1, 1 << 40),
+    ("max_live_requests", 1, 1 << 21),
     ("chunked_prefill_size", 1, 1 << 20),
     ("max_detokenizer_states", 1, 1 << 24),
     ("sse_keep_alive_s", 0.01, 3600),
     ("request_timeout_s", 0.001, 86400),
     ("max_body_bytes", 1024, 1 << 34),
+    ("max_held_body_bytes", 1024, 1 << 40),
     ("read_timeout_s", 0.1, 86400),
     ("write_timeout_s", 0.1, 86400),
     ("start_timeout_s", 1, 86400),

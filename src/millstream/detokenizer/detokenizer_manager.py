@@ -14,7 +14,6 @@ import msgspec
 from millstream.config import ServerConfig
 from millstream.detokenizer.state import DecodeStatus
 from millstream.detokenizer.witness import Witness
-from millstream.errors import OverloadError
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     Abort,
@@ -29,6 +28,8 @@ from millstream.messages import (
 from millstream.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+NO_ROOM_STATUS = 503  # the scheduler had taken the request on, so this is no matter of how many ask
 
 
 class DetokenizerManager:
@@ -87,7 +88,7 @@ class DetokenizerManager:
         log.warning("%d requests found the detokenizer's table full: it has %d states", len(rids), len(self._statuses))
         message = f"The detokenizer has no room for another request: max_detokenizer_states is {self._max_states}."
         usages = {row.rid: row.usage for row in rows}
-        finish = Abort("engine_error", message, OverloadError.status)
+        finish = Abort("engine_error", message, NO_ROOM_STATUS)
         return [TextRow(rid=rid, text="", token_ids=[], usage=usages[rid], finish=finish) for rid in rids]
 
     def _row(self, row: TokenRow) -> TextRow | None:

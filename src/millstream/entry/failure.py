@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millstream.errors import EngineDeadError, EngineError, MillstreamError, OverloadError
+from millstream.errors import EngineDeadError, EngineError, MillstreamError
 from millstream.messages import Abort, Rejection
 from millstream.messages.finish import AbortCause
 
@@ -59,7 +59,7 @@ def failure_of_rejection(rejection: Rejection) -> Failure:
 def failure_of_abort(abort: Abort) -> Failure:
     """The failure behind a final row that ends a request from outside or by a fault."""
     if abort.cause == "engine_error":
-        retry_after_s = OverloadError.retry_after_s if abort.status == OverloadError.status else None
+        retry_after_s = 1 if abort.status == EngineDeadError.status else None
         return Failure(
             max(abort.status, 500), abort.message, EngineError.type, code="engine_error", retry_after_s=retry_after_s
         )

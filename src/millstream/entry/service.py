@@ -60,7 +60,11 @@ class Service:
     def _make_manager(self) -> None:
         if self._manager is None and self._engine is not None and self._text is not None:
             self._manager = TokenizerManager(
-                tokenizer=self._text.tokenizer, to_scheduler=self._to_scheduler, engine=self._engine, clock=self.clock
+                tokenizer=self._text.tokenizer,
+                to_scheduler=self._to_scheduler,
+                engine=self._engine,
+                max_live=self.config.live_limit,
+                clock=self.clock,
             )
 
     @property
@@ -86,7 +90,13 @@ class Service:
         Raises:
             EngineDeadError: not known yet.
         """
-        return self.manager.engine.max_running_requests + self.config.max_queued_requests
+        places = self.manager.engine.max_running_requests + self.config.max_queued_requests
+        return min(places, self.config.live_limit)
+
+    @property
+    def retry_after_s(self) -> int:
+        """Seconds after which somebody who is refused now should come back."""
+        return 1 if self._manager is None else self._manager.retry_after_s
 
     def check_ready(self) -> None:
         """Return if the server can take requests.

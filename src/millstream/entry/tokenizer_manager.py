@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from millstream.config import ServerConfig
 from millstream.entry.deadline import before
 from millstream.entry.ending import describe_end
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.state import Phase, ReqState
 from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize
-from millstream.errors import DuplicateRid, EngineDeadError, MillstreamError
+from millstream.errors import DuplicateRid, EngineDeadError, MillstreamError, OverloadError
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     AbortReq,
@@ -53,14 +54,17 @@ class TokenizerManager:
         tokenizer: Tokenizer,
         to_scheduler: Sender,
         engine: EngineInfo,
+        max_live: int = ServerConfig().live_limit,
         clock: Callable[[], float] = time.monotonic,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
         self.prompts = PromptEncoder(tokenizer, engine.context_length)
+        self.retry_after_s = 1  # what somebody refused now is told; the scheduler knows
         self.late_rows_dropped = 0
         self.stream_mismatches = 0  # requests whose text was not what their ids say; anything but 0 is a bug
+        self._max_live = max_live
         self._to_scheduler = to_scheduler
         self._clock = clock
         self._new_seed = new_seed
@@ -79,6 +83,7 @@ class TokenizerManager:
         Raises:
             RequestError: a request is wrong; nothing was dispatched. DuplicateRid, ContextLengthExceeded are of this kind.
             DeadlineExceeded: its time was up before it was dispatched.
+            OverloadError: too many are live.
             RequestFailed: the scheduler refused one, or the call was ended meanwhile.
         """
         generation = self._register(rid, requests, origin)
@@ -200,6 +205,9 @@ class TokenizerManager:
         for key in {rid, *(request.rid for request in requests)}:
             if key in self._owners or key in self._generations:
                 raise DuplicateRid(key)
+        if len(self._owners) + len(requests) > self._max_live:
+            message = f"{len(self._owners)} requests are live, and at most {self._max_live} may be. Try again later."
+            raise OverloadError(message, retry_after_s=self.retry_after_s)
         for request in requests:
             request.sampling.verify(self.engine.vocab_size)
         generation = Generation(rid, [ReqState(request) for request in requests], origin)
@@ -230,6 +238,7 @@ class TokenizerManager:
         return [finalize(state.obj, state.input_ids, self.engine, generation.origin) for state in generation.states]
 
     def _take_verdicts(self, verdicts: AdmissionOutput) -> None:
+        self.retry_after_s = verdicts.retry_after_s
         for rid in verdicts.accepted:
             if rid in self._verdicts_due:  # of an earlier request: the rid may be in use again
                 self._verdicts_due.discard(rid)

@@ -36,10 +36,14 @@ class Rejection(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class AdmissionOutput(Struct, frozen=True, omit_defaults=True, tag="admission", gc=False):
-    """Verdicts on new requests. scheduler -> entry, before any row of theirs. A rejected request has no rows."""
+    """Verdicts on new requests. scheduler -> entry, before any row of theirs. A rejected request has no rows.
+
+    `retry_after_s` is what the entry tells those whom it refuses by itself.
+    """
 
     accepted: list[str] = []
     rejected: list[Rejection] = []
+    retry_after_s: int = 1
 
 
 class StatsReq(Struct, frozen=True, tag="stats_req", gc=False):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
-from millstream.errors import DeadlineExceeded, EngineError, InvariantError, MillstreamError
+from millstream.errors import DeadlineExceeded, EngineError, InvariantError, MillstreamError, OverloadError
 from millstream.execution.interface import Executor, ForwardBatch, ForwardOutput
 from millstream.ipc.channel import Sender
 from millstream.kv.pool import KVPool, Lease
@@ -34,7 +33,9 @@ from millstream.scheduler.admission import Limits
 from millstream.scheduler.deadlines import Deadlines
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.output import StepOutput
+from millstream.scheduler.pace import Pace
 from millstream.scheduler.policy import Admission, Budgets, StepPlan, Work, plan
+from millstream.scheduler.queue import WaitingQueue
 from millstream.scheduler.state import Phase, Req
 from millstream.text.tokenizer import Tokenizer
 
@@ -71,9 +72,10 @@ class Scheduler:
         self._to_entry = to_entry
         self._clock = clock
         self._live: dict[str, Req] = {}
-        self._waiting: deque[Req] = deque()  # in order of arrival; all of it came after everybody running
+        self._waiting = WaitingQueue()  # in order of arrival; all of it came after everybody running
         self._running: dict[str, Req] = {}  # in order of arrival
         self._deadlines = Deadlines()
+        self._pace = Pace()
         self._accepted: list[str] = []
         self._rejected: list[Rejection] = []
         self._output = StepOutput()
@@ -111,10 +113,12 @@ class Scheduler:
         self._end_overdue()
         self._send_verdicts()  # before the forward: a client learns at once that it was accepted
         if self._live:
+            started = self._clock()
             work = self._carry_out(self._plan())
             output = self._forward(work)
             if output is not None:
                 now = self._clock()
+                self._pace.note_step(sum([item.end - item.start for item in work]), now - started)
                 for index, item in enumerate(work):
                     self._settle(item, output, index, now)
         self._send()
@@ -152,6 +156,7 @@ class Scheduler:
                 live=self._live,
                 num_waiting=len(self._waiting),
                 num_running=len(self._running),
+                num_queued_tokens=self._waiting.num_tokens_behind(admission.num_free_slots(len(self._running), self._limits)),
                 limits=self._limits,
             )
             end_rule = EndRule(
@@ -164,6 +169,8 @@ class Scheduler:
         except InvariantError:
             raise
         except MillstreamError as error:
+            if isinstance(error, OverloadError):
+                error.retry_after_s = self._retry_after_s()
             self._rejected.append(admission.rejection(message.rid, error))
         except Exception as error:
             log.exception("request %s could not be taken on", message.rid)
@@ -318,6 +325,7 @@ class Scheduler:
         req.move(Phase.FINISHED)
         del self._live[req.rid]
         self._deadlines.discard(req.rid)
+        self._pace.note_end(req.num_output_tokens)
         failed = isinstance(reason, Abort) and reason.cause == "engine_error"
         self._release(req, 0 if failed else req.num_computed)  # after a fault nobody knows what is in the pages
         self._output.add(req, new_ids, held_back=held_back, finish=reason)
@@ -337,8 +345,11 @@ class Scheduler:
 
     def _send_verdicts(self) -> None:
         if self._accepted or self._rejected:
-            self._to_entry.send(AdmissionOutput(self._accepted, self._rejected))
+            self._to_entry.send(AdmissionOutput(self._accepted, self._rejected, self._retry_after_s()))
             self._accepted, self._rejected = [], []
+
+    def _retry_after_s(self) -> int:
+        return self._pace.retry_after_s(self._waiting, self._running.values())
 
     def _stats(self, request_id: int) -> StatsReply:
         return StatsReply(

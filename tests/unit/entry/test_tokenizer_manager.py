@@ -145,7 +145,7 @@ def test_a_rejection_is_raised_with_its_facts_and_the_accepted_ones_are_aborted(
         engine.reject("r-1")
         with pytest.raises(RequestFailed) as caught:
             await task
-        assert (caught.value.failure.status, caught.value.failure.retry_after_s) == (503, 1)
+        assert (caught.value.failure.status, caught.value.failure.retry_after_s) == (429, 1)
         assert [abort.rid for abort in engine.aborts] == ["r-0"]
         assert manager.live_requests == 1  # until its final row
         engine.end("r-0", "aborted")

@@ -160,6 +160,7 @@ class Desk:
         defaults = {
             "max_running_requests": 8,
             "max_queued_requests": 64,
+            "max_queued_tokens": 1 << 20,
             "chunked_prefill_size": 64,
             "vocab_size": capabilities.vocab_size,
             "context_length": min(capabilities.context_length, capabilities.num_pages * capabilities.page_size),

@@ -142,7 +142,7 @@ def test_a_full_queue_refuses_the_newcomer_alone() -> None:
         at.submit(rid, max_new=2)
     at.run()
     (refused,) = at.rejected()
-    assert (refused.rid, refused.status, refused.type, refused.retry_after_s) == ("c", 503, "overloaded_error", 1)
+    assert (refused.rid, refused.status, refused.type, refused.retry_after_s) == ("c", 429, "overloaded_error", 1)
     assert at.accepted() == ["a", "b"]
     assert at.rows("c") == []
 

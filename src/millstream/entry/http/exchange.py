@@ -41,6 +41,7 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.started = False
+        self.hold: Callable[[int], None] = lambda size: None  # counts bytes of the body as they are read, and may refuse them
         self._headers: Sequence[Header] = scope["headers"]
         extensions = scope.get("extensions", {})
         self._transport: asyncio.Transport | None = extensions.get(TRANSPORT)
@@ -60,6 +61,7 @@ class Exchange:
 
         Raises:
             RequestFailed: too large (413) or declared as something other than JSON (415).
+            OverloadError: too much is held already.
             RequestError: not declared, not JSON, or not an object.
             ClientGone: the client left before the body was complete.
         """
@@ -90,6 +92,7 @@ class Exchange:
             size += len(part)
             if size > self._max_body_bytes:
                 raise RequestFailed(body_too_large(self._max_body_bytes))
+            self.hold(len(part))
             parts.append(part)
             if not message.get("more_body", False):
                 return b"".join(parts)

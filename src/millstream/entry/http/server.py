@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -95,6 +96,13 @@ def bind(host: str, port: int) -> socket.socket:
         ) from None
     sock.set_inheritable(False)
     return sock
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process have as many connections as the system allows: the usual soft limit is 1,024 descriptors."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # some systems refuse what they call the hard limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def url_of(sock: socket.socket) -> str:

@@ -94,7 +94,7 @@ def test_a_refused_admission_is_a_real_status(path: str, stream: bool) -> None:
         entry = Entry()
         entry.engine.answer = lambda sent: entry.engine.reject(sent.rid)
         response = await post(entry.app, path, {**BODIES[path], "stream": stream})
-        assert (response.status, response.error["type"]) == (503, "overloaded_error")
+        assert (response.status, response.error["type"]) == (429, "overloaded_error")
         assert response.headers["retry-after"] == "1"
         assert (entry.manager.live_requests, entry.engine.aborts) == (0, [])
 
