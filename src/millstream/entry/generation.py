@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.state import Phase, ReqState
-from millstream.messages import TextRow
+from millstream.messages import Progress, TextRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +39,7 @@ class Generation:
         self.origin = origin
         # takes a row as it comes, given the index of its request, and wakes nobody; False: it cannot now
         self.shortcut: Callable[[int, TextRow], bool] | None = None
+        self._progress: Progress | None = None
         self._bell = asyncio.Event()
 
     def take_shortcut(self, state: ReqState, row: TextRow) -> bool:
@@ -54,6 +55,16 @@ class Generation:
     def ring(self) -> None:
         """Wake the consumer: rows, a verdict, a failure, or time for a sign of life."""
         self._bell.set()
+
+    def note_progress(self, progress: Progress) -> None:
+        """Keep the newest word on how far the call is before its first token."""
+        self._progress = progress
+        self.ring()
+
+    def take_progress(self) -> Progress | None:
+        """The newest word that was not taken yet."""
+        progress, self._progress = self._progress, None
+        return progress
 
     async def wait(self) -> None:
         """Wait for the next ring.

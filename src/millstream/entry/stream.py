@@ -16,7 +16,7 @@ from millstream.entry.failure import INTERNAL, Failure, RequestFailed
 from millstream.entry.generation import Generation
 from millstream.entry.http.exchange import ClientGone, Exchange
 from millstream.entry.service import Service
-from millstream.entry.sse import EventStream
+from millstream.entry.sse import EventStream, progress_comment
 from millstream.messages import FinishReason, TextRow
 
 log = logging.getLogger(__name__)
@@ -92,6 +92,8 @@ async def _stream_rows(
             await stream.write(data)
             generation.stamp_written(clock())
             generation.shortcut = write_at_once
+        elif (progress := generation.take_progress()) is not None:
+            await stream.write(progress_comment(progress))
         else:
             await stream.keep_alive()
         if failure is not None:

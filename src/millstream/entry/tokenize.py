@@ -188,5 +188,6 @@ def finalize(obj: GenerateReqInput, input_ids: list[int], engine: EngineInfo, or
         max_new_tokens=max_new_tokens,
         cache_namespace=obj.cache_namespace,
         deadline=obj.deadline,
+        progress=obj.progress,
         timing=obj.timing,
     )

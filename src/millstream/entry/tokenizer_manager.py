@@ -30,6 +30,7 @@ from millstream.messages import (
     BatchStrOutput,
     EngineInfo,
     GenerateReqInput,
+    ProgressOutput,
     StatsReply,
     StatsReq,
     TextRow,
@@ -159,6 +160,10 @@ class TokenizerManager:
                     self._fail(row.rid)
         elif isinstance(message, AdmissionOutput):
             self._take_verdicts(message)
+        elif isinstance(message, ProgressOutput):
+            for progress in message.requests:
+                if (owned := self._owners.get(progress.rid)) is not None:
+                    owned[1].note_progress(progress)
         else:
             future = self._stats.pop(message.id, None)
             if future is not None and not future.done():

@@ -6,7 +6,7 @@
 | `TokenizedGenerateReqInput`, `AbortReq`, `StatsReq` | entry -> scheduler |
 | `BatchTokenIDOutput`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
-| `AdmissionOutput` | scheduler -> entry |
+| `AdmissionOutput`, `ProgressOutput` | scheduler -> entry |
 | `Ready`, `ChildError` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
@@ -16,6 +16,8 @@ from millstream.messages.control import (
     ChildError,
     EngineInfo,
     ProcessState,
+    Progress,
+    ProgressOutput,
     Ready,
     Rejection,
     ServerState,
@@ -33,7 +35,7 @@ from millstream.messages.tokenized import TokenizedGenerateReqInput
 
 ToScheduler = TokenizedGenerateReqInput | AbortReq | StatsReq
 ToDetokenizer = BatchTokenIDOutput | StatsReply
-ToEntry = BatchStrOutput | AdmissionOutput | StatsReply
+ToEntry = BatchStrOutput | AdmissionOutput | ProgressOutput | StatsReply
 ToSupervisor = Ready | ChildError
 FromSupervisor = ServerState | Shutdown
 
@@ -51,6 +53,8 @@ __all__ = [
     "GenerateReqInput",
     "Length",
     "ProcessState",
+    "Progress",
+    "ProgressOutput",
     "Ready",
     "Rejection",
     "SamplingParams",

@@ -46,6 +46,21 @@ class AdmissionOutput(Struct, frozen=True, omit_defaults=True, tag="admission", 
     retry_after_s: int = 1
 
 
+class Progress(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """How far one request is that has no token yet: its `place` in the queue, from 1, or 0 and the prompt tokens done."""
+
+    rid: str
+    place: int = 0
+    done: int = 0
+    total: int = 0
+
+
+class ProgressOutput(Struct, frozen=True, tag="progress", gc=False):
+    """News of requests whose clients asked for them. scheduler -> entry, now and then; nobody relies on it."""
+
+    requests: list[Progress]
+
+
 class StatsReq(Struct, frozen=True, tag="stats_req", gc=False):
     """Ask for a snapshot. entry -> scheduler -> detokenizer -> entry as `StatsReply`, in order with the data it counts."""
 

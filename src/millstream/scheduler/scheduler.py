@@ -35,6 +35,7 @@ from millstream.scheduler.finish import EndRule
 from millstream.scheduler.output import StepOutput
 from millstream.scheduler.pace import Pace
 from millstream.scheduler.policy import Admission, Budgets, StepPlan, Work, plan
+from millstream.scheduler.progress import ProgressWatch
 from millstream.scheduler.queue import WaitingQueue
 from millstream.scheduler.state import Phase, Req
 from millstream.text.tokenizer import Tokenizer
@@ -76,6 +77,7 @@ class Scheduler:
         self._running: dict[str, Req] = {}  # in order of arrival
         self._deadlines = Deadlines()
         self._pace = Pace()
+        self._progress = ProgressWatch()
         self._accepted: list[str] = []
         self._rejected: list[Rejection] = []
         self._output = StepOutput()
@@ -122,6 +124,8 @@ class Scheduler:
                 for index, item in enumerate(work):
                     self._settle(item, output, index, now)
         self._send()
+        if self._progress:
+            self._report_progress()
         if not self._live:
             self._pool.audit_counts(idle=True)
         return self.has_work
@@ -181,6 +185,8 @@ class Scheduler:
             self._accepted.append(req.rid)
             if message.deadline is not None:
                 self._deadlines.add(req.rid, message.deadline)
+            if message.progress:
+                self._progress.add(req.rid)
 
     def _abort(self, message: AbortReq) -> None:
         req = self._live.get(message.rid)
@@ -306,6 +312,7 @@ class Scheduler:
         timing.decoded = now
         if not timing.prefilled:
             timing.prefilled = now
+            self._progress.discard(req.rid)
         if verdict.finish is not None:
             self._finish(req, verdict.finish, new_ids, held_back=verdict.held_back)
         elif is_last:
@@ -325,6 +332,7 @@ class Scheduler:
         req.move(Phase.FINISHED)
         del self._live[req.rid]
         self._deadlines.discard(req.rid)
+        self._progress.discard(req.rid)
         self._pace.note_end(req.num_output_tokens)
         failed = isinstance(reason, Abort) and reason.cause == "engine_error"
         self._release(req, 0 if failed else req.num_computed)  # after a fault nobody knows what is in the pages
@@ -347,6 +355,11 @@ class Scheduler:
         if self._accepted or self._rejected:
             self._to_entry.send(AdmissionOutput(self._accepted, self._rejected, self._retry_after_s()))
             self._accepted, self._rejected = [], []
+
+    def _report_progress(self) -> None:
+        news = self._progress.report(self._waiting, self._running.values(), self._clock())
+        if news is not None:
+            self._to_entry.send(news)
 
     def _retry_after_s(self) -> int:
         return self._pace.retry_after_s(self._waiting, self._running.values())

@@ -19,6 +19,8 @@ from millstream.messages import (
     FromSupervisor,
     Length,
     ProcessState,
+    Progress,
+    ProgressOutput,
     Ready,
     Rejection,
     SamplingParams,
@@ -98,6 +100,7 @@ TOKEN_ROWS = BatchTokenIDOutput(
             ToEntry,
             id="admission",
         ),
+        pytest.param(ProgressOutput([Progress("a", place=3), Progress("b", done=5, total=9)]), ToEntry, id="progress"),
         pytest.param(Ready(process="scheduler", engine=ENGINE), ToSupervisor, id="ready"),
         pytest.param(ChildError(process="entry", message="no port", hint="other port"), ToSupervisor, id="child-error"),
         pytest.param(

@@ -184,6 +184,7 @@ class Desk:
         max_new: int = 4,
         namespace: str = "",
         deadline: float | None = None,
+        progress: bool = False,
         **sampling: Any,
     ) -> None:
         """Hand over one request."""
@@ -195,6 +196,7 @@ class Desk:
                 max_new_tokens=max_new,
                 cache_namespace=namespace,
                 deadline=deadline,
+                progress=progress,
                 timing=Timing(),
             )
         )

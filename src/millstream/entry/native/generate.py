@@ -85,6 +85,7 @@ def _to_request(request: GenerateRequest, received: float, adapted: float) -> Ge
         input_ids=request.input_ids,
         sampling=sampling.to_sampling(max_new_tokens=sampling.max_new_tokens, min_new_tokens=sampling.min_new_tokens),
         cache_namespace=cache_namespace(request.cache_salt, request.extra_key),
+        progress=request.stream and request.include_progress,
         timing=Timing(received=received, adapted=adapted),
     )
 

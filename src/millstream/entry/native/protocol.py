@@ -19,6 +19,7 @@ class GenerateRequest(Struct, kw_only=True):
     input_ids: list[int] | None = None
     sampling_params: dict[str, Any] = {}
     stream: bool = False
+    include_progress: bool = False  # of a stream
     rid: str | None = None
     timeout: float | None = None  # seconds
     cache_salt: str = ""

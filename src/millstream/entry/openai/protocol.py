@@ -13,11 +13,12 @@ MAX_CHOICES = 128  # n, and n times the number of prompts
 
 
 class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
-    """`stream_options`. `include_obfuscation` has no effect: nothing is padded."""
+    """`stream_options`. `include_obfuscation` has no effect: nothing is padded. `include_progress` is our own."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
+    include_progress: bool | None = None
 
 
 class GenerationFields(SamplingFields, kw_only=True):
