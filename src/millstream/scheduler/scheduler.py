@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 # HTTP status of an end from outside, for where nothing was sent yet
 _ABORT_STATUS: dict[AbortCause, int] = {"client_gone": 499, "aborted": 500, "deadline": 504, "engine_error": 500, "drain": 503}
+_DRAINED = "The server is shutting down."
 
 
 class Scheduler:
@@ -133,7 +134,7 @@ class Scheduler:
     def close(self) -> None:
         """End every request: the server is going down."""
         for req in list(self._live.values()):
-            self._end_by_abort(req, "drain", "The server is shutting down.")
+            self._end_by_abort(req, "drain", _DRAINED)
         self._send()
 
     def audit(self) -> None:
@@ -191,7 +192,7 @@ class Scheduler:
     def _abort(self, message: AbortReq) -> None:
         req = self._live.get(message.rid)
         if req is not None:
-            self._end_by_abort(req, message.cause, "The request was aborted.")
+            self._end_by_abort(req, message.cause, _DRAINED if message.cause == "drain" else "The request was aborted.")
 
     def _end_overdue(self) -> None:
         if not self._deadlines:

@@ -1,4 +1,4 @@
-"""Progress: clients that asked hear their place in the queue and how much of their prompt is done, now and then, and only they."""
+"""Progress: clients that asked hear their place in the queue and how much of their prompt is done; nobody else does."""
 
 from __future__ import annotations
 
