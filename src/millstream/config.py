@@ -5,7 +5,8 @@ Resolved once in the supervisor; children read the finished value and never the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +27,17 @@ class ServerConfig:
     """Address to bind. Anything but loopback makes the server reachable from outside."""
     port: int = 30000
     """Port to bind; 0 picks a free one."""
+
+    api_key: tuple[str, ...] = field(default=(), repr=False)
+    """Keys that clients must send as `Authorization: Bearer KEY`, on all routes but /health and /ready. Default: no key."""
+    api_key_file: str | None = None
+    """File with such keys, one a line: an option shows in the list of processes while the server starts."""
+    admin_api_key: tuple[str, ...] = field(default=(), repr=False)
+    """Keys for what shows or ends others' requests, and for everything else. Default: every client may do that."""
+    admin_api_key_file: str | None = None
+    """File with such keys, one a line."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may use the server, such as `https://chat.example.com`, or `*`. Default: none (CORS)."""
 
     executor: Literal["torch", "scripted"] = "torch"
     """What computes tokens: `torch` (a real model) or `scripted` (a stand-in that needs no model)."""
@@ -91,6 +103,12 @@ class ServerConfig:
         """
         if any(not name.strip() for name in self.served_model_name):
             raise StartupError("served_model_name has an empty name")
+        for name in SECRETS:
+            if any(not key.strip() or key.split() != [key] for key in getattr(self, name)):
+                raise StartupError(f"{name} has a key that is empty or has a space in it")
+        for origin in self.allowed_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise StartupError(f"allowed_origins has `{origin}`", hint="an origin is like `https://host:port`, or `*`")
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
@@ -105,6 +123,9 @@ class ServerConfig:
                 f"{self.max_running_requests}: every running request decodes one token in each step"
             )
 
+
+SECRETS = ("api_key", "admin_api_key")  # options whose values are never shown
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+/?", re.IGNORECASE)
 
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("port", 0, 65535),

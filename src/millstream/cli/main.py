@@ -8,10 +8,12 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 from cyclopts.config import Env
+from setproctitle import setproctitle
 
 from millstream import __version__
 from millstream.checkpoint.locate import SCRIPTED_NAMES, configured_source
 from millstream.cli.banner import ready_banner
+from millstream.cli.keys import with_keys_of_files
 from millstream.config import EMBEDDED_MODEL, ServerConfig
 from millstream.errors import StartupError
 from millstream.launch.supervisor import Supervisor
@@ -46,7 +48,7 @@ def serve(
         config = _resolve(config, path)
 
         def on_ready(url: str, engine: EngineInfo) -> None:
-            sys.stdout.write(ready_banner(url, config.served_model_name[0], engine))
+            sys.stdout.write(ready_banner(url, config.served_model_name[0], engine, needs_key=bool(config.api_key)))
             sys.stdout.flush()
 
         Supervisor(config, on_ready).run()
@@ -67,6 +69,7 @@ def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:
                 hint="name one: as an argument, by --model, or in MILLSTREAM_MODEL",
             )
         config = dataclasses.replace(config, model=path)
+    config = with_keys_of_files(config)
     config.check()
     source = configured_source(config)
     names = SCRIPTED_NAMES if source is None else source.names
@@ -75,4 +78,5 @@ def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:
 
 def main() -> None:
     """Entry point of the `millstream` command."""
+    setproctitle("millstream::supervisor")  # arguments show in the list of processes, and may be keys
     sys.exit(app())

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_error
+from millstream.entry.http.auth import KeyRing
+from millstream.entry.http.cors import Cors
 from millstream.entry.http.errors import Header, method_not_allowed, not_found
 from millstream.entry.http.exchange import ClientGone, Exchange, Message, Receive, Send
 from millstream.entry.http.gate import Gate
@@ -52,6 +54,8 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._keys = KeyRing(service.config.api_key, service.config.admin_api_key)
+        self._cors = Cors(service.config.allowed_origins)
         self._gate = Gate(
             max_calls=service.config.live_limit,
             max_bytes=service.config.max_held_body_bytes,
@@ -67,6 +71,11 @@ class App:
     async def _answer(self, exchange: Exchange) -> None:
         headers: list[Header] = []
         try:
+            exchange.more_headers = self._cors.headers(exchange)
+            if (preflight := self._cors.preflight(exchange)) is not None:
+                await exchange.send_empty(preflight)
+                return
+            exchange.is_admin = self._keys.check(exchange.path, exchange.header(b"authorization"))
             handler = self._handler(exchange, headers)
             if exchange.method != "POST" or exchange.path in UNCOUNTED:
                 await handler(exchange, self._service)

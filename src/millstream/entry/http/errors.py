@@ -17,8 +17,9 @@ def error_body(failure: Failure) -> bytes:
 
 
 def error_headers(failure: Failure) -> list[Header]:
-    """`Retry-After` where trying again later may help."""
-    return [] if failure.retry_after_s is None else [(b"retry-after", b"%d" % failure.retry_after_s)]
+    """`Retry-After` where trying again later may help, and what a 401 must say."""
+    headers = [] if failure.retry_after_s is None else [(b"retry-after", b"%d" % failure.retry_after_s)]
+    return [*headers, (b"www-authenticate", b"Bearer")] if failure.status == 401 else headers
 
 
 def not_found(path: str) -> Failure:

@@ -41,6 +41,8 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.started = False
+        self.is_admin = False  # the app says so
+        self.more_headers: list[Header] = []  # of the answer, whatever it is
         self.hold: Callable[[int], None] = lambda size: None  # counts bytes of the body as they are read, and may refuse them
         self._headers: Sequence[Header] = scope["headers"]
         extensions = scope.get("extensions", {})
@@ -125,6 +127,11 @@ class Exchange:
         await self._start(status, [JSON, (b"content-length", b"%d" % len(data)), *headers])
         await self._write({"type": "http.response.body", "body": data})
 
+    async def send_empty(self, headers: Sequence[Header]) -> None:
+        """Answer with 204, which has no body."""
+        await self._start(204, list(headers))
+        await self._write({"type": "http.response.body", "body": b""})
+
     async def send_failure(self, failure: Failure, *, headers: Sequence[Header] = ()) -> None:
         """Answer with an error: status and envelope."""
         await self.send_json(error_body(failure), status=failure.status, headers=[*error_headers(failure), *headers])
@@ -158,6 +165,7 @@ class Exchange:
 
     async def _start(self, status: int, headers: list[Header]) -> None:
         self.started = True
+        headers += self.more_headers
         if self.request_id is not None:
             headers.append((b"x-request-id", self.request_id.encode("ascii")))
         await self._write({"type": "http.response.start", "status": status, "headers": headers})

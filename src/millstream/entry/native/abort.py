@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.http.auth import forbidden
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import ABORT, AbortRequest
 from millstream.entry.service import Service
@@ -16,6 +17,8 @@ async def abort_request(exchange: Exchange, service: Service) -> None:
     """Abort the requests or calls with exactly these rids, those that begin with them, or all."""
     request = ABORT.parse(await exchange.read_object())
     manager = service.started
+    if (request.abort_all or request.prefix) and not exchange.is_admin:
+        raise RequestFailed(forbidden())  # who names no rid ends the requests of others
     if request.abort_all:
         if request.rid:
             raise RequestError("rid and abort_all exclude each other.", param="rid")
