@@ -61,35 +61,41 @@ class DetokenizerManager:
             )
             self._to_entry.send(reply)
             return
-        refused = [options.rid for options in message.opened if not self._open(options)]
+        refused = {options.rid: why for options in message.opened if (why := self._open(options)) is not None}
         rows = [row for row in map(self._row, message.rows) if row is not None]
         if refused:
             rows += self._refusals(refused, message.rows)
         if rows:
             self._to_entry.send(BatchStrOutput(rows))
 
-    def _open(self, options: DecodeOptions) -> bool:
-        """Make the state of a new request; False where the table is full."""
+    def _open(self, options: DecodeOptions) -> Abort | None:
+        """Make the state of a new request; returns why it ends here, where it cannot be made."""
         if len(self._statuses) >= self._max_states:
-            return False
+            log.warning("request %s found the detokenizer's table full: it has %d states", options.rid, len(self._statuses))
+            message = f"The detokenizer has no room for another request: max_detokenizer_states is {self._max_states}."
+            return Abort("engine_error", message, NO_ROOM_STATUS)
+        try:
+            self._statuses[options.rid] = self._new_status(options)
+        except Exception as error:
+            log.exception("no decoder could be made for %s", options.rid)
+            return Abort("engine_error", f"its tokens could not be decoded: {error}")
+        return None
+
+    def _new_status(self, options: DecodeOptions) -> DecodeStatus:
         how = {
             "skip_special_tokens": options.skip_special_tokens,
             "spaces_between_special_tokens": options.spaces_between_special_tokens,
         }
-        self._statuses[options.rid] = DecodeStatus(
+        return DecodeStatus(
             decoder=self._tokenizer.incremental(**how),
             no_stop_trim=options.no_stop_trim,
             witness=Witness(self._tokenizer.incremental(**how), no_stop_trim=options.no_stop_trim),
         )
-        return True
 
-    def _refusals(self, rids: list[str], rows: list[TokenRow]) -> list[TextRow]:
-        """A final row for each request that found the table full. What the scheduler still makes of it is dropped."""
-        log.warning("%d requests found the detokenizer's table full: it has %d states", len(rids), len(self._statuses))
-        message = f"The detokenizer has no room for another request: max_detokenizer_states is {self._max_states}."
+    def _refusals(self, refused: dict[str, Abort], rows: list[TokenRow]) -> list[TextRow]:
+        """A final row for each request that ends here. What the scheduler still makes of it is dropped."""
         usages = {row.rid: row.usage for row in rows}
-        finish = Abort("engine_error", message, NO_ROOM_STATUS)
-        return [TextRow(rid=rid, text="", token_ids=[], usage=usages[rid], finish=finish) for rid in rids]
+        return [TextRow(rid=rid, text="", token_ids=[], usage=usages[rid], finish=why) for rid, why in refused.items()]
 
     def _row(self, row: TokenRow) -> TextRow | None:
         status = self._statuses.get(row.rid)

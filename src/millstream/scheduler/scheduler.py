@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from millstream.errors import DeadlineExceeded, EngineError, InvariantError, MillstreamError, OverloadError
-from millstream.execution.interface import Executor, ForwardBatch, ForwardOutput
+from millstream.execution.interface import Executor, ForwardOutput
 from millstream.ipc.channel import Sender
 from millstream.kv.pool import KVPool, Lease
 from millstream.kv.radix_cache import Match
@@ -32,6 +32,7 @@ from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.deadlines import Deadlines
 from millstream.scheduler.finish import EndRule
+from millstream.scheduler.forward import run_step
 from millstream.scheduler.output import StepOutput
 from millstream.scheduler.pace import Pace
 from millstream.scheduler.policy import Admission, Budgets, StepPlan, Work, plan
@@ -118,8 +119,9 @@ class Scheduler:
         if self._live:
             started = self._clock()
             work = self._carry_out(self._plan())
-            output = self._forward(work)
-            if output is not None:
+            if work:
+                self._num_steps += 1
+                output = run_step(self._executor, [item.req.row for item in work])
                 now = self._clock()
                 self._pace.note_step(sum([item.end - item.start for item in work]), now - started)
                 for index, item in enumerate(work):
@@ -259,22 +261,6 @@ class Scheduler:
             req.cached_tokens = req.num_computed
             req.timing.admitted = self._clock()
         return lease
-
-    def _forward(self, work: Sequence[Work]) -> ForwardOutput | None:
-        """Run the executor; None where there is nothing to settle, because the step failed and its requests are ended."""
-        if not work:
-            return None
-        self._num_steps += 1
-        try:
-            output = self._executor.forward(ForwardBatch([item.req.row for item in work]))
-            if len(output.token_ids) != len(work):
-                raise EngineError(f"the executor answered {len(output.token_ids)} rows of {len(work)}")
-        except Exception as error:
-            log.exception("a step of %d requests failed", len(work))
-            for item in work:
-                self._end_by_abort(item.req, "engine_error", f"The engine failed: {error}")
-            return None
-        return output
 
     def _settle(self, item: Work, output: ForwardOutput, index: int, now: float) -> None:
         """Take in what the step made of one request."""
