@@ -75,6 +75,8 @@ class ServerConfig:
     """Seconds without data after which a stream gets a comment line."""
     request_timeout_s: float | None = None
     """Seconds a request may take, waiting included; clients may ask for less by `timeout`. Default: no limit."""
+    max_connections: int = 10_000
+    """Connections that may be open; what comes on one more is refused with 429."""
     max_body_bytes: int = 32 * 1024 * 1024
     """Largest request body."""
     max_held_body_bytes: int = 256 * 1024 * 1024
@@ -142,6 +144,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_detokenizer_states", 1, 1 << 24),
     ("sse_keep_alive_s", 0.01, 3600),
     ("request_timeout_s", 0.001, 86400),
+    ("max_connections", 1, 1 << 20),
     ("max_body_bytes", 1024, 1 << 34),
     ("max_held_body_bytes", 1024, 1 << 40),
     ("read_timeout_s", 0.1, 86400),

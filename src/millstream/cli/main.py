@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
 from typing import Annotated
 
@@ -19,6 +20,10 @@ from millstream.errors import StartupError
 from millstream.launch.supervisor import Supervisor
 from millstream.messages import EngineInfo
 from millstream.observe.log import configure_logging
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 app = App(
     name="millstream",
@@ -51,6 +56,8 @@ def serve(
             sys.stdout.write(ready_banner(url, config.served_model_name[0], engine, needs_key=bool(config.api_key)))
             sys.stdout.flush()
 
+        if not config.api_key and config.host not in LOOPBACK:
+            log.warning("everybody who reaches %s can use this server: it has no --api-key", config.host)
         Supervisor(config, on_ready).run()
     except StartupError as error:
         sys.stderr.write(f"millstream: {error}\n")

@@ -105,6 +105,16 @@ def test_keys_and_origins_that_cannot_be_meant_are_refused(
     assert message in capsys.readouterr().err
 
 
+def test_an_open_server_without_a_key_is_warned_of(
+    supervisor: type[FakeSupervisor], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "configure_logging", lambda *_: None)  # it would take the records away from the test
+    for arguments, warned in (((), 0), (("--host", "0.0.0.0"), 1), (("--host", "0.0.0.0", "--api-key", "k"), 0)):
+        caplog.clear()
+        assert run("--executor", "scripted", *arguments) == 0
+        assert sum("has no --api-key" in record.message for record in caplog.records) == warned
+
+
 def test_a_model_that_is_not_there_is_an_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("no/such/model.gguf") == 1
     assert "no/such/model.gguf" in capsys.readouterr().err

@@ -39,8 +39,9 @@ class Cors:
 
         It has no key: browsers send none with it. So this comes before keys are looked at.
         """
-        allowed = any(name == b"access-control-allow-origin" for name, _ in self.headers(exchange))
-        if exchange.method != "OPTIONS" or not allowed or exchange.header(b"access-control-request-method") is None:
+        if exchange.method != "OPTIONS" or exchange.header(b"access-control-request-method") is None:
+            return None
+        if not any(name == b"access-control-allow-origin" for name, _ in self.headers(exchange)):
             return None
         names = exchange.header(b"access-control-request-headers")
         answer = [(b"access-control-allow-methods", _METHODS), (b"access-control-max-age", b"%d" % MAX_AGE_S)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millstream.entry.failure import Failure
+from millstream.errors import OverloadError
 
 Header = tuple[bytes, bytes]
 
@@ -55,6 +56,12 @@ def headers_too_large(limit: int) -> Failure:
 def too_many_headers(limit: int) -> Failure:
     """The request has more headers than the limit."""
     return Failure(431, f"The request has more than {limit} headers.", "invalid_request_error", code="headers_too_large")
+
+
+def too_many_connections(limit: int) -> Failure:
+    """More connections are open than the limit."""
+    message = f"The server has {limit} connections, the most it takes. Try again later."
+    return Failure(OverloadError.status, message, OverloadError.type, code="too_many_connections", retry_after_s=1)
 
 
 def request_timeout(limit_s: float) -> Failure:

@@ -29,7 +29,11 @@ class EntryServer(uvicorn.Server):
     """A uvicorn server that leaves the process's signals alone. `should_exit = True` stops it."""
 
     def __init__(self, app: Any, config: ServerConfig) -> None:
-        limits = {"read_timeout_s": config.read_timeout_s, "write_timeout_s": config.write_timeout_s}
+        limits = {
+            "read_timeout_s": config.read_timeout_s,
+            "write_timeout_s": config.write_timeout_s,
+            "max_connections": config.max_connections,
+        }
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it does when all is well is ours to say
         super().__init__(
             uvicorn.Config(
