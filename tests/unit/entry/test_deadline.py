@@ -138,7 +138,7 @@ def test_a_deadline_after_admission_is_a_504_or_an_error_event(path: str, stream
             error = response.events[-1].data["error"]
             assert b"[DONE]" not in response.content
         else:
-            assert response.status == 504
+            assert (response.status, response.headers["x-should-retry"]) == (504, "false")
             error = response.error
         assert (error["type"], error["code"]) == ("timeout_error", "deadline")
         assert (entry.manager.live_requests, entry.engine.aborts) == (0, [])

@@ -18,9 +18,15 @@ def error_body(failure: Failure) -> bytes:
 
 
 def error_headers(failure: Failure) -> list[Header]:
-    """`Retry-After` where trying again later may help, and what a 401 must say."""
-    headers = [] if failure.retry_after_s is None else [(b"retry-after", b"%d" % failure.retry_after_s)]
-    return [*headers, (b"www-authenticate", b"Bearer")] if failure.status == 401 else headers
+    """`Retry-After` where trying again later may help, what a 401 must say, and that a deadline is no reason to try again."""
+    headers: list[Header] = []
+    if failure.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % failure.retry_after_s))
+    if failure.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if failure.code == "deadline":
+        headers.append((b"x-should-retry", b"false"))  # OpenAI's clients try a 504 again by themselves, and listen to this
+    return headers
 
 
 def not_found(path: str) -> Failure:
@@ -67,6 +73,12 @@ def too_many_connections(limit: int) -> Failure:
 def request_timeout(limit_s: float) -> Failure:
     """The rest of the request did not come."""
     return Failure(408, f"Nothing more of the request came for {limit_s:g} s.", "invalid_request_error", code="request_timeout")
+
+
+def request_too_slow(size: int, seconds: float) -> Failure:
+    """The request comes byte by byte."""
+    message = f"Only {size} bytes of the request came in {seconds:.0f} s."
+    return Failure(408, message, "invalid_request_error", code="request_timeout")
 
 
 def no_upgrade() -> Failure:

@@ -132,6 +132,23 @@ def test_a_request_that_does_not_go_on_gets_408(sent: bytes, caplog: pytest.LogC
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.parametrize("start", [b"GET /health HTTP/1.1\r\nX-Slow: ", HEAD + b"\r\n{"], ids=["headers", "body"])
+def test_a_request_that_comes_byte_by_byte_gets_408(start: bytes) -> None:
+    async def scenario() -> None:
+        async with serving(Entry(ServerConfig(read_timeout_s=0.3))) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(start)
+            reading = asyncio.create_task(reader.read())
+            while not (await asyncio.wait((reading,), timeout=0.02))[0]:
+                writer.write(b" ")  # never silent for long
+            answer = await reading
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert error_of(answer)["code"] == "request_timeout"
+            writer.close()
+
+    run(scenario())
+
+
 def test_the_read_timeout_ends_a_silent_connection_but_none_that_waits_for_us_or_rests() -> None:
     async def scenario() -> None:
         entry = Entry(ServerConfig(read_timeout_s=0.1))
