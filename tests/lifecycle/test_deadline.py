@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from tests.lifecycle.test_abort import ENDLESS, abort, wait_for
@@ -54,3 +55,16 @@ def test_a_long_prefill_of_the_real_model_ends_at_its_deadline(model_server: str
     answer = httpx.post(f"{model_server}/v1/chat/completions", json=body, headers={"X-Request-Timeout": "0.3"}, timeout=60)
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline")
     assert_comes_to_rest(model_server, pages)
+
+
+def test_the_official_client_does_not_ask_again_for_what_timed_out(served: tuple[Server, str]) -> None:
+    server, url = served
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        with pytest.raises(openai.APIStatusError) as caught:
+            client.chat.completions.create(
+                model="scripted",
+                messages=ENDLESS["messages"],
+                extra_body={"timeout": 0.2, "rid": "once"},
+            )
+        assert caught.value.status_code == 504
+    assert server.log().count("request once api=") == 1

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import openai
 import pytest
 
 from tests.lifecycle.test_abort import ENDLESS, abort, wait_for
@@ -62,6 +63,24 @@ def test_in_a_burst_every_client_gets_an_answer_and_health_stays_truthful(url: s
     assert set(counts) == {200, 429}
     assert_comes_to_rest(url, pages)
     assert_serves(url)
+
+
+def test_the_official_client_comes_back_when_there_is_room(url: str) -> None:
+    with ThreadPoolExecutor() as pool, openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=5) as client:
+        holders = [pool.submit(ask, url, {**ENDLESS, "rid": f"holder-{i}"}) for i in range(3)]
+        wait_for(url, running=1, waiting=2)
+        refused: list[httpx.Response] = []
+
+        def note(answer: httpx.Response) -> None:
+            if answer.status_code == 429:
+                refused.append(answer)
+                abort(url, rid="holder", prefix=True)
+
+        client._client.event_hooks = {"response": [note]}
+        made = client.chat.completions.create(model="scripted", messages=SLOW["messages"])  # type: ignore[arg-type]
+        assert made.choices[0].message.content == "abc"
+        assert len(refused) == 1
+        assert {holder.result().status for holder in holders} == {499}
 
 
 def test_queued_prompt_tokens_are_bounded() -> None:

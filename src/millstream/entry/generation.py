@@ -6,12 +6,15 @@ Made by the TokenizerManager, consumed by exactly one coroutine of an adapter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.state import Phase, ReqState
 from millstream.messages import Progress, TextRow
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +44,7 @@ class Generation:
         self.shortcut: Callable[[int, TextRow], bool] | None = None
         self._progress: Progress | None = None
         self._bell = asyncio.Event()
+        self._limit: asyncio.Timeout | None = None  # of work that is of no use once a request has ended
 
     def take_shortcut(self, state: ReqState, row: TextRow) -> bool:
         """Hand a row that ends nothing to whoever takes rows as they come; False: it has to wait for `receive`."""
@@ -51,6 +55,23 @@ class Generation:
             return False
         state.note_handed_on(row)
         return True
+
+    async def unless_ended(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run `work`, and cancel it when one of the requests ends meanwhile.
+
+        Raises:
+            RequestFailed: one did.
+        """
+        try:
+            async with asyncio.timeout(None) as limit:
+                self._limit = limit
+                return await work()
+        except TimeoutError:
+            if limit.expired():
+                self._check_failures()
+            raise
+        finally:
+            self._limit = None
 
     def ring(self) -> None:
         """Wake the consumer: rows, a verdict, a failure, or time for a sign of life."""
@@ -74,6 +95,9 @@ class Generation:
         """
         await self._bell.wait()
         self._bell.clear()
+        self._check_failures()
+
+    def _check_failures(self) -> None:
         for state in self.states:
             if state.failure is not None:
                 raise RequestFailed(state.failure)
@@ -103,6 +127,8 @@ class Generation:
         state.failure = failure
         if state.phase is not Phase.FINISHED:
             state.move(Phase.FINISHED)
+        if self._limit is not None:
+            self._limit.reschedule(0.0)
         self.ring()
 
     @property

@@ -12,6 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -90,7 +91,8 @@ class TokenizerManager:
         generation = self._register(rid, requests, origin)
         try:
             first = generation.states[0].obj
-            ready = await before(first.deadline, first.timing.received, self._clock, self._tokenize(generation))
+            work = generation.unless_ended(partial(self._tokenize, generation))
+            ready = await before(first.deadline, first.timing.received, self._clock, work)
             for state, tokenized in zip(generation.states, ready, strict=True):
                 self._to_scheduler.send(tokenized)
                 state.move(Phase.DISPATCHED)  # after the send: it says that the scheduler may hold something

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.generation import Origin
 from millstream.entry.tokenizer_manager import TokenizerManager
-from millstream.errors import ContextLengthExceeded, DuplicateRid, EngineDeadError, RequestError
+from millstream.errors import ContextLengthExceeded, DeadlineExceeded, DuplicateRid, EngineDeadError, RequestError
 from millstream.messages import (
     Abort,
     AbortReq,
@@ -169,6 +169,16 @@ def test_rows_that_overtake_the_verdict_count_as_one() -> None:
         engine.reject("r")
         with pytest.raises(RequestFailed):
             await second
+
+    run(scenario())
+
+
+def test_a_request_that_comes_too_late_is_not_even_tokenised() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        with pytest.raises(DeadlineExceeded, match=r"within 1\.5 s"):
+            await submit(manager, request(text="hello", deadline=2.5))
+        assert (engine.sent, manager.live_requests) == ([], 0)
 
     run(scenario())
 

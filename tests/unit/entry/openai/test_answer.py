@@ -216,6 +216,24 @@ def test_a_drain_refuses_new_requests_and_lets_running_ones_end(stream: bool) ->
     run(scenario())
 
 
+@every_route
+def test_a_request_whose_prompt_is_not_ready_when_the_drain_begins_is_refused(path: str) -> None:
+    async def scenario() -> None:
+        tokenizer = SlowTokenizer()
+        entry = Entry(context_length=100_000, tokenizer=tokenizer)
+        body = {CHAT: {"messages": [{"role": "user", "content": "word " * 1000}]}, COMPLETIONS: {"prompt": "word " * 1000}}
+        call = Call(entry.app, path, {**BODIES[path], **body.get(path, {"text": "word " * 1000})})
+        await until(lambda: entry.manager.live_requests > 0)
+        entry.service.draining = True
+        assert entry.manager.abort_all("drain") == ["r"]
+        response = await call.response()
+        tokenizer.go.set()
+        assert (response.status, response.error["code"], response.headers["retry-after"]) == (503, "shutting_down", "5")
+        assert (entry.engine.sent, entry.manager.live_requests) == ([], 0)
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("path", [CHAT, GENERATE])
 def test_a_silent_stream_gets_comments_and_they_change_nothing(path: str) -> None:
     async def scenario() -> None:
