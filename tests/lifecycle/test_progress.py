@@ -29,6 +29,29 @@ def test_a_queued_request_hears_its_place() -> None:
         assert holder.result().status == 499
 
 
+def test_a_stream_goes_on_while_a_long_prompt_is_read_beside_it(model_server: str) -> None:
+    order: list[str] = []  # what came when, of both
+    url = f"{model_server}/v1/completions"
+
+    def decode() -> None:
+        body = {"prompt": "Once", "max_tokens": 4000, "ignore_eos": True, "stream": True, "rid": "beside"}
+        with httpx.stream("POST", url, json=body, timeout=60) as answer:
+            order.extend("token" for line in answer.iter_lines() if line.startswith("data: "))
+
+    with ThreadPoolExecutor() as pool:
+        decoding = pool.submit(decode)
+        while not order:
+            pass
+        body = {"prompt": " ".join(f"item{i}" for i in range(300)), "max_tokens": 1, **ASKED}
+        with httpx.stream("POST", url, json=body, timeout=60) as answer:
+            order.extend(line for line in answer.iter_lines() if line)
+        abort(model_server, rid="beside")
+        decoding.result()
+    prefill = [index for index, each in enumerate(order) if each.startswith(": prefill")]
+    first_token = next(index for index, each in enumerate(order) if each.startswith("data: "))
+    assert order[prefill[0] : first_token].count("token") >= 2
+
+
 def test_a_long_prompt_of_the_real_model_is_counted(model_server: str) -> None:
     words = " ".join(f"item{i}" for i in range(200))
     body = {"messages": [{"role": "user", "content": words}], "max_tokens": 2, **ASKED}

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from millstream.messages import Progress, ProgressOutput
 from millstream.scheduler.state import Req
 
-INTERVAL_S = 0.25  # between two reports: a person reads them, and the queue is walked for each
+INTERVAL_S = 0.25  # between two looks: a person reads them, and the queue is walked for each
 
 
 class ProgressWatch:
@@ -16,7 +16,7 @@ class ProgressWatch:
 
     def __init__(self) -> None:
         self._said: dict[str, Progress | None] = {}
-        self._last_report = -math.inf
+        self._last_look = -math.inf
 
     def __len__(self) -> int:
         return len(self._said)
@@ -30,9 +30,10 @@ class ProgressWatch:
         self._said.pop(rid, None)
 
     def report(self, waiting: Iterable[Req], running: Iterable[Req], now: float) -> ProgressOutput | None:
-        """What is new since the last report; None where nothing is, or where that was a moment ago."""
-        if now - self._last_report < INTERVAL_S:
+        """What is new since the last look; None where nothing is, or where that was a moment ago."""
+        if now - self._last_look < INTERVAL_S:
             return None
+        self._last_look = now
         news: list[Progress] = []
         for place, req in enumerate(waiting, 1):
             if req.rid in self._said:
@@ -40,10 +41,7 @@ class ProgressWatch:
         for req in running:
             if req.rid in self._said:
                 self._note(Progress(req.rid, done=req.num_computed, total=len(req.token_ids)), news)
-        if not news:
-            return None
-        self._last_report = now
-        return ProgressOutput(news)
+        return ProgressOutput(news) if news else None
 
     def _note(self, progress: Progress, news: list[Progress]) -> None:
         if self._said[progress.rid] != progress:

@@ -41,7 +41,7 @@ def test_place_and_prefill_are_told_until_the_first_token() -> None:
     assert news(at) == []
 
 
-def test_between_two_reports_time_passes_and_what_is_old_is_not_said_again() -> None:
+def test_between_two_looks_time_passes_and_what_is_old_is_not_said_again() -> None:
     at, clock = desk(max_running_requests=1)
     at.submit("runs", max_new=50, ignore_eos=True)
     for rid in ("x", "y"):
@@ -52,6 +52,7 @@ def test_between_two_reports_time_passes_and_what_is_old_is_not_said_again() -> 
     at.step()
     assert news(at) == []
     at.abort("x")
+    clock.now += 1
     at.step()
     assert news(at) == [Progress("y", place=1)]
     at.submit("z", progress=True)
