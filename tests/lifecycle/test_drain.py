@@ -31,14 +31,12 @@ def draining(*options: str, body: dict[str, Any]) -> Iterator[tuple[Server, str,
             yield server, url, lines
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/generate"])
-def test_while_it_drains_nothing_new_is_taken_and_what_runs_ends_by_itself(path: str) -> None:
+def test_while_it_drains_nothing_new_is_taken_and_what_runs_ends_by_itself() -> None:
     body = {"messages": script(*["word "] * 30, "end", step_ms=50)}
-    new = {CHAT: ENDLESS, "/v1/completions": {"prompt": "x"}, "/generate": {"text": "x", "stream": True}}[path]
+    new = {CHAT: ENDLESS, "/v1/completions": {"prompt": "x"}, "/generate": {"text": "x", "stream": True}}
     with draining(body=body) as (server, url, lines):
         ready = httpx.get(f"{url}/ready", timeout=30)
-        refused = httpx.post(url + path, json=new, timeout=30)
-        for answer in (ready, refused):
+        for answer in (ready, *(httpx.post(url + path, json=new[path], timeout=30) for path in new)):
             assert answer.status_code == 503
             assert answer.json()["error"]["code"] == "shutting_down"
             assert int(answer.headers["retry-after"]) >= 1

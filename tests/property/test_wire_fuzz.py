@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.msgpack import Ext
 
@@ -92,6 +92,7 @@ def test_any_bytes(name: str, data: bytes) -> None:
 
 
 @every_decoder
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_values_under_our_names(name: str, data: st.DataObject) -> None:
     tag = {"type": data.draw(st.sampled_from(TAGS))}
