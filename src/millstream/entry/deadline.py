@@ -14,6 +14,7 @@ from millstream.entry.http.exchange import Exchange
 from millstream.errors import DeadlineExceeded, RequestError
 
 HEADER = "X-Request-Timeout"
+_HEADER_KEY = HEADER.lower().encode()
 MAX_TIMEOUT_S = 86_400.0
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ def resolve_deadline(exchange: Exchange, timeout: float | None, server_timeout: 
     given = [] if server_timeout is None else [server_timeout]
     if timeout is not None:
         given.append(_checked(timeout, timeout, "timeout"))
-    if (header := exchange.header(HEADER.lower().encode())) is not None:
+    if (header := exchange.header(_HEADER_KEY)) is not None:
         text = header.decode("latin-1").strip()
         try:
             seconds = float(text)

@@ -32,6 +32,11 @@ MAX_CHARS_PER_TOKEN = 256
 T = TypeVar("T")
 
 
+def is_quick(size: int) -> bool:
+    """Whether work on `size` characters is done before anything else could happen."""
+    return size <= INLINE_CHARS
+
+
 class PromptEncoder:
     """Text to ids, off the event loop where the text is long."""
 
@@ -43,7 +48,7 @@ class PromptEncoder:
 
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
         """Run `work`, in a thread where `size` characters are many."""
-        if size <= INLINE_CHARS:
+        if is_quick(size):
             return work()
         worker = self._large_worker if size > LARGE_CHARS else self._workers
         return await asyncio.get_running_loop().run_in_executor(worker, work)

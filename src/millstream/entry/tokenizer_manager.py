@@ -22,7 +22,7 @@ from millstream.entry.ending import describe_end
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.state import Phase, ReqState
-from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize
+from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize, is_quick
 from millstream.errors import DuplicateRid, EngineDeadError, MillstreamError, OverloadError
 from millstream.ipc.channel import Sender
 from millstream.messages import (
@@ -91,8 +91,7 @@ class TokenizerManager:
         generation = self._register(rid, requests, origin)
         try:
             first = generation.states[0].obj
-            work = generation.unless_ended(partial(self._tokenize, generation))
-            ready = await before(first.deadline, first.timing.received, self._clock, work)
+            ready = await before(first.deadline, first.timing.received, self._clock, self._tokenize(generation))
             for state, tokenized in zip(generation.states, ready, strict=True):
                 self._to_scheduler.send(tokenized)
                 state.move(Phase.DISPATCHED)  # after the send: it says that the scheduler may hold something
@@ -232,7 +231,8 @@ class TokenizerManager:
             if obj.text is not None:
                 key = (obj.text, obj.add_special_tokens)
                 if key not in known:
-                    known[key] = await self.prompts.encode(obj.text, add_special_tokens=obj.add_special_tokens, param=param)
+                    encode = partial(self.prompts.encode, obj.text, add_special_tokens=obj.add_special_tokens, param=param)
+                    known[key] = await (encode() if is_quick(len(obj.text)) else generation.unless_ended(encode))
                 state.input_ids = known[key]
             is_ours = obj.text is not None and self.tokenizer.vocab_size <= self.engine.vocab_size
             check_prompt(state.input_ids, self.engine, param, is_ours=is_ours)

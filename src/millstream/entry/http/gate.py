@@ -6,8 +6,8 @@ send. What is counted is given back when the call has its answer.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import NoReturn
 
 from millstream.errors import OverloadError
 
@@ -22,30 +22,48 @@ class Gate:
         self.calls = 0
         self.bytes = 0
 
-    @contextlib.contextmanager
-    def admit(self) -> Iterator[Callable[[int], None]]:
-        """Count a call while it lasts; gives the function that counts what is read of its body.
+    def admit(self) -> Ticket:
+        """A ticket for one more call, to be entered; gives the function that counts what is read of its body.
 
         Raises:
-            OverloadError: one call too many or, from that function, one byte.
+            OverloadError: one call too many.
         """
         if self.calls >= self._max_calls:
-            self._refuse(f"{self.calls} requests are being served, the most this server takes")
-        self.calls += 1
-        held = 0
+            self.refuse(f"{self.calls} requests are being served, the most this server takes")
+        return Ticket(self)
 
-        def hold(size: int) -> None:
-            nonlocal held
-            if self.bytes + size > self._max_bytes:
-                self._refuse(f"the bodies of the {self.calls} requests being served have {self.bytes} bytes together")
-            held += size
-            self.bytes += size
+    def hold(self, size: int) -> None:
+        """Count bytes.
 
-        try:
-            yield hold
-        finally:
-            self.calls -= 1
-            self.bytes -= held
+        Raises:
+            OverloadError: they are too many.
+        """
+        if self.bytes + size > self._max_bytes:
+            self.refuse(f"the bodies of the {self.calls} requests being served have {self.bytes} bytes together")
+        self.bytes += size
 
-    def _refuse(self, why: str) -> None:
+    def refuse(self, why: str) -> NoReturn:
+        """Raise the error that says `why`."""
         raise OverloadError(f"The server is busy: {why}. Try again later.", retry_after_s=self._retry_after_s())
+
+
+class Ticket:
+    """One call's share of the gate, from `with` to its end."""
+
+    __slots__ = ("_bytes", "_gate")
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._bytes = 0
+
+    def __enter__(self) -> Callable[[int], None]:
+        self._gate.calls += 1
+        return self._hold
+
+    def __exit__(self, *_: object) -> None:
+        self._gate.calls -= 1
+        self._gate.bytes -= self._bytes
+
+    def _hold(self, size: int) -> None:
+        self._gate.hold(size)
+        self._bytes += size
