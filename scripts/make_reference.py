@@ -17,7 +17,7 @@ import msgspec
 
 from millstream.config import ServerConfig
 from millstream.entry.fields import FieldRules
-from millstream.entry.native.protocol import DETOKENIZE, GENERATE, SAMPLING, TOKENIZE
+from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, SAMPLING, TOKENIZE
 from millstream.entry.openai.protocol import CHAT, COMPLETIONS
 
 TARGET = Path(__file__).parent.parent / "docs" / "reference.md"
@@ -26,6 +26,7 @@ BODIES: tuple[tuple[str, FieldRules[Any]], ...] = (
     ("`POST /v1/completions`", COMPLETIONS),
     ("`POST /generate`", GENERATE),
     ("`sampling_params` of `/generate`", SAMPLING),
+    ("`POST /abort_request`", ABORT),
     ("`POST /tokenize`", TOKENIZE),
     ("`POST /detokenize`", DETOKENIZE),
 )

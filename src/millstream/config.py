@@ -5,7 +5,8 @@ Resolved once in the supervisor; children read the finished value and never the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +27,17 @@ class ServerConfig:
     """Address to bind. Anything but loopback makes the server reachable from outside."""
     port: int = 30000
     """Port to bind; 0 picks a free one."""
+
+    api_key: tuple[str, ...] = field(default=(), repr=False)
+    """Keys that clients must send as `Authorization: Bearer KEY`, on all routes but /health and /ready. Default: no key."""
+    api_key_file: str | None = None
+    """File with such keys, one a line: an option shows in the list of processes while the server starts."""
+    admin_api_key: tuple[str, ...] = field(default=(), repr=False)
+    """Keys for what shows or ends others' requests, and for everything else. Default: every client may do that."""
+    admin_api_key_file: str | None = None
+    """File with such keys, one a line."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may use the server, such as `https://chat.example.com`, or `*`. Default: none (CORS)."""
 
     executor: Literal["torch", "scripted"] = "torch"
     """What computes tokens: `torch` (a real model) or `scripted` (a stand-in that needs no model)."""
@@ -49,7 +61,11 @@ class ServerConfig:
     max_running_requests: int = 64
     """Requests that may run in one batch."""
     max_queued_requests: int = 512
-    """Requests that may wait; one more is refused with 503."""
+    """Requests that may wait; one more is refused with 429."""
+    max_queued_tokens: int | None = None
+    """Prompt tokens that may wait; more are refused with 429. Default: 32 contexts."""
+    max_live_requests: int | None = None
+    """Requests the entry holds, from their first byte on; more are refused with 429. Default: twice what may run and wait."""
     chunked_prefill_size: int = 256
     """Tokens in one step, decode included: a longer prompt is prefilled in chunks beside running requests."""
     max_detokenizer_states: int = 65536
@@ -57,8 +73,14 @@ class ServerConfig:
 
     sse_keep_alive_s: float = 15.0
     """Seconds without data after which a stream gets a comment line."""
+    request_timeout_s: float | None = None
+    """Seconds a request may take, waiting included; clients may ask for less by `timeout`. Default: no limit."""
+    max_connections: int = 10_000
+    """Connections that may be open; what comes on one more is refused with 429."""
     max_body_bytes: int = 32 * 1024 * 1024
     """Largest request body."""
+    max_held_body_bytes: int = 256 * 1024 * 1024
+    """Bytes of all bodies that are being read or worked on; what is more is refused with 429."""
     read_timeout_s: float = 60.0
     """Seconds without a byte after which a request that is not complete, or has not begun, ends its connection."""
     write_timeout_s: float = 60.0
@@ -74,6 +96,11 @@ class ServerConfig:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe message to log, on stderr."""
 
+    @property
+    def live_limit(self) -> int:
+        """Requests the entry holds at most."""
+        return self.max_live_requests or 2 * (self.max_running_requests + self.max_queued_requests)
+
     def check(self) -> None:
         """Refuse values that cannot work; called before anything is started.
 
@@ -82,16 +109,29 @@ class ServerConfig:
         """
         if any(not name.strip() for name in self.served_model_name):
             raise StartupError("served_model_name has an empty name")
+        for name in SECRETS:
+            if any(not key.strip() or key.split() != [key] for key in getattr(self, name)):
+                raise StartupError(f"{name} has a key that is empty or has a space in it")
+        for origin in self.allowed_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise StartupError(f"allowed_origins has `{origin}`", hint="an origin is like `https://host:port`, or `*`")
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise StartupError(f"{name} is {value}; it must be from {low:,} to {high:,}")
+        if self.max_held_body_bytes < self.max_body_bytes:
+            raise StartupError(
+                f"max_held_body_bytes is {self.max_held_body_bytes}; it must be at least max_body_bytes, {self.max_body_bytes}"
+            )
         if self.chunked_prefill_size <= self.max_running_requests:
             raise StartupError(
                 f"chunked_prefill_size is {self.chunked_prefill_size}; it must be more than max_running_requests, "
                 f"{self.max_running_requests}: every running request decodes one token in each step"
             )
 
+
+SECRETS = ("api_key", "admin_api_key")  # options whose values are never shown
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+/?", re.IGNORECASE)
 
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("port", 0, 65535),
@@ -102,10 +142,15 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("page_size", 1, 1024),
     ("max_running_requests", 1, 65536),
     ("max_queued_requests", 0, 1 << 20),
+    ("max_queued_tokens", 1, 1 << 40),
+    ("max_live_requests", 1, 1 << 21),
     ("chunked_prefill_size", 1, 1 << 20),
     ("max_detokenizer_states", 1, 1 << 24),
     ("sse_keep_alive_s", 0.01, 3600),
+    ("request_timeout_s", 0.001, 86400),
+    ("max_connections", 1, 1 << 20),
     ("max_body_bytes", 1024, 1 << 34),
+    ("max_held_body_bytes", 1024, 1 << 40),
     ("read_timeout_s", 0.1, 86400),
     ("write_timeout_s", 0.1, 86400),
     ("max_unsent_bytes", 64 * 1024, 1 << 30),  # a connection takes as much before a row has to wait

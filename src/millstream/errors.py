@@ -5,7 +5,8 @@ MillstreamError
 |  |- ContextLengthExceeded  400, code `context_length_exceeded`
 |  |- ModelNotFound          404, code `model_not_found`
 |  `- DuplicateRid           409, code `duplicate_rid`
-|- OverloadError           503, retry later
+|- OverloadError           429, too many ask at once: retry later
+|- DeadlineExceeded        504, code `deadline`
 |- EngineError             500, this request failed inside the engine
 |- EngineDeadError         503, a process the request needs is not running
 |- StartupError            the server cannot start; printed once, with a hint
@@ -22,7 +23,7 @@ class MillstreamError(Exception):
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
-    retry_after_s: ClassVar[int | None] = None
+    retry_after_s: int | None = None
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -68,11 +69,27 @@ class DuplicateRid(RequestError):
 
 
 class OverloadError(MillstreamError):
-    """No room now; the same request may succeed later."""
+    """More is asked than the server takes on at a time; the same request may succeed later.
 
-    status = 503
+    429, not 503: the server works, and whoever balances load must not take it for broken.
+    """
+
+    status = 429
     type = "overloaded_error"
-    retry_after_s = 1
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(MillstreamError):
+    """The request did not end within the time its client gave it."""
+
+    status = 504
+    type = "timeout_error"
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"The request did not end within {round(timeout_s, 3):g} s.", code="deadline")
 
 
 class EngineError(MillstreamError):
@@ -80,7 +97,7 @@ class EngineError(MillstreamError):
 
 
 class EngineDeadError(MillstreamError):
-    """A process that the request needs is not running (still loading, or it died)."""
+    """A process that the request needs is not running (still loading, or it died). 503: nobody can be served now."""
 
     status = 503
     type = "service_unavailable_error"

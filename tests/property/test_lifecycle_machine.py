@@ -72,6 +72,7 @@ class Client:
     is_disturbed: bool = False
     is_gone: bool = False
     texts: dict[int, str] = field(default_factory=dict)
+    aborted: set[int] = field(default_factory=set)  # choices that were aborted alone
 
     def read(self) -> str | None:
         """Take the finished answer apart; returns the code of the error it ends with, if it does."""
@@ -85,6 +86,8 @@ class Client:
                 code = str(body["error"]["code"])
             for choice in body.get("choices", ()):
                 self.texts[choice["index"]] = self.texts.get(choice["index"], "") + choice["text"]
+                if choice["finish_reason"] == "abort":
+                    self.aborted.add(choice["index"])
         return code
 
     def _bodies(self) -> list[dict[str, Any]]:
@@ -335,7 +338,9 @@ class LifecycleMachine(RuleBasedStateMachine):
         code = client.read()
         assert all(is_beginning(text, client.text) for text in client.texts.values())
         if code is None:
-            assert client.texts == dict.fromkeys(range(len(client.rids)), client.text)
+            assert client.is_disturbed or not client.aborted
+            whole = {index: text for index, text in client.texts.items() if index not in client.aborted}
+            assert whole == dict.fromkeys(set(range(len(client.rids))) - client.aborted, client.text)
         elif client.is_registered:
             causes = {cause for rid, cause in self.server.lines.ends if rid in client.rids}
             assert code in causes & CAUSES or "rejected" in causes

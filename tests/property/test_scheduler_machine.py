@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
@@ -10,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millstream.messages import Abort, BatchTokenIDOutput, FinishReason, Length, Stop
 from tests.unit.scheduler.harness import EOS, CheckingExecutor, Desk, next_token, tokenizer
+from tests.unit.scheduler.test_deadlines import Time
 
 STEMS = [[10] * 40, [*range(300, 340)], [*range(300, 316), *range(10, 34)]]  # the last two share 16 tokens
 
@@ -21,6 +23,7 @@ class Expected:
     tokens: list[int]
     finish: FinishReason
     aborted: bool = False
+    deadline: float = math.inf
     prompt: list[int] = field(default_factory=list)
 
 
@@ -64,6 +67,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         share=st.booleans(),
     )
     def start(self, num_pages: int, page_size: int, chunk: int, max_running: int, bursts: list[int], share: bool) -> None:
+        self.clock = Time()
         self.executor = CheckingExecutor(
             num_pages=num_pages, page_size=page_size, burst=lambda position: bursts[position % len(bursts)]
         )
@@ -73,6 +77,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             chunked_prefill_size=chunk,
             max_running_requests=max_running,
             max_queued_requests=6,
+            clock=self.clock,
         )
         self.context = num_pages * page_size
         self.expected: dict[str, Expected] = {}
@@ -91,6 +96,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         ignore_eos=st.booleans(),
         with_stop=st.booleans(),
         namespace=st.sampled_from(["", "", "other"]),
+        timeout=st.sampled_from([None, None, 1, 3]),
+        progress=st.booleans(),
     )
     def submit(
         self,
@@ -102,6 +109,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         ignore_eos: bool,
         with_stop: bool,
         namespace: str,
+        timeout: int | None,
+        progress: bool,
     ) -> None:
         prompt = stem[:length] + tail
         max_new = min(max_new, self.context - len(prompt))
@@ -111,9 +120,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         stop: tuple[str, ...] = ("e", "in", "та") if with_stop else ()
         rid = f"r{len(self.expected)}"
         self.desk.submit(
-            rid, prompt, max_new=max_new, namespace=namespace, min_new_tokens=min_new, ignore_eos=ignore_eos, stop=stop
+            rid,
+            prompt,
+            max_new=max_new,
+            namespace=namespace,
+            deadline=None if timeout is None else self.clock.now + timeout,
+            progress=progress,
+            min_new_tokens=min_new,
+            ignore_eos=ignore_eos,
+            stop=stop,
         )
         self.expected[rid] = alone(prompt, max_new=max_new, min_new=min_new, stop=stop, ignore_eos=ignore_eos)
+        if timeout is not None:
+            self.expected[rid].deadline = self.clock.now + timeout
 
     @precondition(lambda self: bool(self.expected))
     @rule(data=st.data())
@@ -136,6 +155,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         rid = data.draw(st.sampled_from(sorted(self.expected)))
         self.paused.discard(rid)
         self.desk.resume(rid)
+
+    @rule()
+    def let_time_pass(self) -> None:
+        """A second, and the step that follows."""
+        self.clock.now += 1
+        for rid in self.desk.scheduler._live:
+            if self.expected[rid].deadline <= self.clock.now:
+                self.expected[rid].aborted = True
+        self.desk.step()
 
     @rule(nothing=st.sets(st.integers(0, 5), max_size=2), count=st.integers(1, 6))
     def step(self, nothing: set[int], count: int) -> None:
@@ -179,6 +207,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         stats = self.desk.stats()
         assert (stats.scheduler_requests, stats.waiting, stats.running, stats.paused) == (0, 0, 0, 0)
         assert stats.pages_free == stats.pages_total
+        assert (len(self.desk.scheduler._deadlines), len(self.desk.scheduler._progress)) == (0, 0)
 
     def check_end(self, rid: str, expected: Expected) -> None:
         tokens = self.desk.tokens(rid)

@@ -110,7 +110,7 @@ class FakeEngine:
         self.handle(AdmissionOutput(accepted=list(rids)))
 
     def reject(self, rid: str, **facts: Any) -> None:
-        facts = {"message": "The queue is full.", "status": 503, "type": "overloaded_error", "retry_after_s": 1} | facts
+        facts = {"message": "The queue is full.", "status": 429, "type": "overloaded_error", "retry_after_s": 1} | facts
         self.handle(AdmissionOutput(rejected=[Rejection(rid=rid, **facts)]))
 
     def row(self, rid: str, text: str, *, finish: FinishReason | None = None, ids: list[int] | None = None) -> None:

@@ -105,6 +105,7 @@ class WholeServer:
             limits=Limits(
                 max_running_requests=config.max_running_requests,
                 max_queued_requests=config.max_queued_requests,
+                max_queued_tokens=1 << 20,
                 chunked_prefill_size=chunk,
                 context_length=self.engine.context_length,
                 vocab_size=self.engine.vocab_size,

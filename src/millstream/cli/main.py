@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -10,17 +11,23 @@ from urllib.parse import urlencode
 import msgspec
 from cyclopts import App, Parameter
 from cyclopts.config import Env
+from setproctitle import setproctitle
 
 from millstream import __version__
 from millstream.checkpoint.locate import SCRIPTED_NAMES, configured_source
 from millstream.cli.banner import ready_banner
 from millstream.cli.client import DEFAULT_URL, Unreachable, fetch_ok
+from millstream.cli.keys import with_keys_of_files
 from millstream.cli.ledger import ledger_table
 from millstream.config import EMBEDDED_MODEL, ServerConfig
 from millstream.errors import StartupError
 from millstream.launch.supervisor import Supervisor
 from millstream.messages import EngineInfo
 from millstream.observe.log import configure_logging
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 app = App(
     name="millstream",
@@ -50,9 +57,11 @@ def serve(
         config = _resolve(config, path)
 
         def on_ready(url: str, engine: EngineInfo) -> None:
-            sys.stdout.write(ready_banner(url, config.served_model_name[0], engine))
+            sys.stdout.write(ready_banner(url, config.served_model_name[0], engine, needs_key=bool(config.api_key)))
             sys.stdout.flush()
 
+        if not config.api_key and config.host not in LOOPBACK:
+            log.warning("everybody who reaches %s can use this server: it has no --api-key", config.host)
         Supervisor(config, on_ready).run()
     except StartupError as error:
         return _fail(error)
@@ -145,6 +154,7 @@ def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:
                 hint="name one: as an argument, by --model, or in MILLSTREAM_MODEL",
             )
         config = dataclasses.replace(config, model=path)
+    config = with_keys_of_files(config)
     config.check()
     source = configured_source(config)
     names = SCRIPTED_NAMES if source is None else source.names
@@ -153,4 +163,5 @@ def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:
 
 def main() -> None:
     """Entry point of the `millstream` command."""
+    setproctitle("millstream::supervisor")  # arguments show in the list of processes, and may be keys
     sys.exit(app())

@@ -14,7 +14,6 @@ import msgspec
 from millstream.config import ServerConfig
 from millstream.detokenizer.state import DecodeStatus
 from millstream.detokenizer.witness import Witness
-from millstream.errors import OverloadError
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     Abort,
@@ -35,6 +34,8 @@ from millstream.observe.ledger import Ledger
 from millstream.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+NO_ROOM_STATUS = 503  # the scheduler had taken the request on, so this is no matter of how many ask
 
 
 class DetokenizerManager:
@@ -67,7 +68,7 @@ class DetokenizerManager:
         if isinstance(message, StatsReply):
             self._to_entry.send(self._stats(message))
             return
-        refused = [options for options in message.opened if not self._open(options)]
+        refused = [(options, why) for options in message.opened if (why := self._open(options)) is not None]
         rows = [row for row in map(self._row, message.rows) if row is not None]
         columns = [self._columns(each, rows) for each in message.columns]
         if refused:
@@ -86,26 +87,36 @@ class DetokenizerManager:
             books=reply.books if reply.ledger is None else [*reply.books, self._ledger.book(reply.ledger)],
         )
 
-    def _open(self, options: DecodeOptions) -> bool:
-        """Make the state of a new request; False where the table is full."""
+    def _open(self, options: DecodeOptions) -> Abort | None:
+        """Make the state of a new request; returns why it ends here, where it cannot be made."""
         if len(self._statuses) >= self._max_states:
-            return False
+            log.warning("request %s found the detokenizer's table full: it has %d states", options.rid, len(self._statuses))
+            message = f"The detokenizer has no room for another request: max_detokenizer_states is {self._max_states}."
+            return Abort("engine_error", message, NO_ROOM_STATUS)
+        try:
+            status = self._new_status(options)
+        except Exception as error:
+            log.exception("no decoder could be made for %s", options.rid)
+            return Abort("engine_error", f"its tokens could not be decoded: {error}")
+        self._statuses[status.rid] = self._by_slot[status.slot] = status
+        return None
+
+    def _new_status(self, options: DecodeOptions) -> DecodeStatus:
         how = {
             "skip_special_tokens": options.skip_special_tokens,
             "spaces_between_special_tokens": options.spaces_between_special_tokens,
         }
+        decoder, second = self._tokenizer.incremental(**how), self._tokenizer.incremental(**how)
         account = self._ledger.open(options.rid)
         account.acquire("decode_status")
-        status = DecodeStatus(
+        return DecodeStatus(
             rid=options.rid,
             slot=options.slot,
-            decoder=self._tokenizer.incremental(**how),
+            decoder=decoder,
             no_stop_trim=options.no_stop_trim,
-            witness=Witness(self._tokenizer.incremental(**how), no_stop_trim=options.no_stop_trim),
+            witness=Witness(second, no_stop_trim=options.no_stop_trim),
             account=account,
         )
-        self._statuses[status.rid] = self._by_slot[status.slot] = status
-        return True
 
     def _close(self, status: DecodeStatus, finish: FinishReason) -> None:
         del self._statuses[status.rid], self._by_slot[status.slot]
@@ -113,12 +124,9 @@ class DetokenizerManager:
         status.account.release("decode_status", cause)
         status.account.settle(cause)
 
-    def _refusals(self, refused: list[DecodeOptions]) -> list[TextRow]:
-        """A final row for each request that found the table full. What the scheduler still makes of it is dropped."""
-        log.warning("%d requests found the detokenizer's table full: it has %d states", len(refused), len(self._statuses))
-        message = f"The detokenizer has no room for another request: max_detokenizer_states is {self._max_states}."
-        finish = Abort("engine_error", message, OverloadError.status)
-        return [TextRow(options.rid, options.slot, "", [], None, finish) for options in refused]
+    def _refusals(self, refused: list[tuple[DecodeOptions, Abort]]) -> list[TextRow]:
+        """A final row for each request that ends here. What the scheduler still makes of it is dropped."""
+        return [TextRow(options.rid, options.slot, "", [], None, why) for options, why in refused]
 
     def _columns(self, columns: TokenColumns, rows: list[TextRow]) -> TextColumns:
         """The text of rows that only go on. One that goes nowhere is left out; one that fails ends its request in `rows`."""

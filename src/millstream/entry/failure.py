@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millstream.errors import EngineDeadError, EngineError, InvariantError, MillstreamError, OverloadError
+from millstream.errors import EngineDeadError, EngineError, InvariantError, MillstreamError
 from millstream.messages import Abort, Rejection
 from millstream.messages.finish import AbortCause, EndCause
 
@@ -71,7 +71,7 @@ def failure_of_abort(abort: Abort) -> Failure:
     """The failure behind a final row that ends a request from outside or by a fault."""
     failure = failure_of_cause(abort.cause, abort.message)
     if failure.cause == "engine_error":
-        retry_after_s = OverloadError.retry_after_s if abort.status == OverloadError.status else None
+        retry_after_s = 1 if abort.status == EngineDeadError.status else None
         return failure._replace(status=max(abort.status, 500), retry_after_s=retry_after_s)
     return failure
 

@@ -6,16 +6,18 @@ Made by the TokenizerManager, consumed by exactly one coroutine of an adapter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.state import Phase, ReqState
-from millstream.messages import TextRow
+from millstream.messages import Progress, TextRow
 from millstream.messages.finish import AbortCause
 from millstream.observe.ledger import Account
 
 BYTES_PER_ID = 8  # of a token id that waits: its place in a list
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +52,9 @@ class Generation:
         # set while the scheduler makes nothing more of this call: to be called once its client has read on
         self.resume: Callable[[], None] | None = None
         self.cut_off: AbortCause | None = None  # why its client was dropped, where that was our decision
+        self._progress: Progress | None = None
         self._bell = asyncio.Event()
+        self._limit: asyncio.Timeout | None = None  # of work that is of no use once a request has ended
 
     def add_unread(self, row: TextRow) -> int:
         """Count a row that waits for `receive`; returns the bytes that wait in all, 0 where they need not be bounded."""
@@ -59,9 +63,36 @@ class Generation:
         self.unread_bytes += len(row.text.encode()) + BYTES_PER_ID * len(row.token_ids)
         return self.unread_bytes + self.unsent()
 
+    async def unless_ended(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run `work`, and cancel it when one of the requests ends meanwhile.
+
+        Raises:
+            RequestFailed: one did.
+        """
+        try:
+            async with asyncio.timeout(None) as limit:
+                self._limit = limit
+                return await work()
+        except TimeoutError:
+            if limit.expired():
+                self._check_failures()
+            raise
+        finally:
+            self._limit = None
+
     def ring(self) -> None:
         """Wake the consumer: rows, a verdict, a failure, or time for a sign of life."""
         self._bell.set()
+
+    def note_progress(self, progress: Progress) -> None:
+        """Keep the newest word on how far the call is before its first token."""
+        self._progress = progress
+        self.ring()
+
+    def take_progress(self) -> Progress | None:
+        """The newest word that was not taken yet."""
+        progress, self._progress = self._progress, None
+        return progress
 
     async def wait(self) -> None:
         """Wait for the next ring.
@@ -71,6 +102,9 @@ class Generation:
         """
         await self._bell.wait()
         self._bell.clear()
+        self._check_failures()
+
+    def _check_failures(self) -> None:
         for state in self.states:
             if state.failure is not None:
                 raise RequestFailed(state.failure)
@@ -100,6 +134,12 @@ class Generation:
         """Tell the client that `state` has failed. Its rid stays taken until its final row comes: others are on their way."""
         state.failure = failure
         state.drop_rows()
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Wake the consumer, and stop work of `unless_ended`: a request has failed or ended early."""
+        if self._limit is not None:
+            self._limit.reschedule(0.0)
         self.ring()
 
     @property

@@ -19,7 +19,7 @@ from millstream.checkpoint.locate import configured_source
 from millstream.config import ChildConfig, ServerConfig
 from millstream.entry.failure import failure_of_cause
 from millstream.entry.http.app import App
-from millstream.entry.http.server import EntryServer, bind, url_of
+from millstream.entry.http.server import EntryServer, bind, raise_descriptor_limit, url_of
 from millstream.entry.service import LoadedText, Service
 from millstream.errors import StartupError
 from millstream.ipc.address import socket_address
@@ -43,6 +43,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
         PeerGone: the supervisor is gone.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    raise_descriptor_limit()
     sock = bind(config.server.host, config.server.port)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Process(config, control, sock).serve())

@@ -64,6 +64,7 @@ class Service:
                 tokenizer=self._text.tokenizer,
                 to_scheduler=self._to_scheduler,
                 engine=self._engine,
+                max_live=self.config.live_limit,
                 max_unsent_bytes=self.config.max_unsent_bytes,
                 ledger=Ledger("entry", strict=self.config.strict_ledger),
                 clock=self.clock,
@@ -92,7 +93,13 @@ class Service:
         Raises:
             EngineDeadError: not known yet.
         """
-        return self.manager.engine.max_running_requests + self.config.max_queued_requests
+        places = self.manager.engine.max_running_requests + self.config.max_queued_requests
+        return min(places, self.config.live_limit)
+
+    @property
+    def retry_after_s(self) -> int:
+        """Seconds after which somebody who is refused now should come back."""
+        return 1 if self._manager is None else self._manager.retry_after_s
 
     def check_ready(self) -> None:
         """Return if the server can take requests.

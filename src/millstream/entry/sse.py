@@ -15,6 +15,7 @@ from millstream.entry.failure import Failure
 from millstream.entry.http.direct import JOINED_PART
 from millstream.entry.http.errors import error_body
 from millstream.entry.http.exchange import Exchange
+from millstream.messages import Progress
 
 _encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
@@ -25,6 +26,13 @@ KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients parse every data line as 
 def event(data: bytes) -> bytes:
     """One event. `data` is JSON, which has no raw line break."""
     return b"data: " + data + b"\n\n"
+
+
+def progress_comment(progress: Progress) -> bytes:
+    """A comment for people and for front ends that want it: where a request is before its first token."""
+    if progress.place:
+        return b": queued %d\n\n" % progress.place
+    return b": prefill %d/%d\n\n" % (progress.done, progress.total)
 
 
 class EventStream:

@@ -17,7 +17,7 @@ from millstream.entry.failure import INTERNAL, Failure, RequestFailed
 from millstream.entry.generation import Generation
 from millstream.entry.http.exchange import ClientGone, Exchange
 from millstream.entry.service import Service
-from millstream.entry.sse import EventStream
+from millstream.entry.sse import EventStream, progress_comment
 from millstream.messages import FinishReason
 from millstream.messages.finish import EndCause
 
@@ -110,6 +110,8 @@ async def _stream_rows(
             generation.stamp_written(clock())
             for state in generation.states:
                 state.shortcut = state.shortcut or _shortcut(stream, form, state.index)
+        elif (progress := generation.take_progress()) is not None:
+            await stream.write(progress_comment(progress))
         else:
             await stream.keep_alive()
         if failure is not None:

@@ -34,6 +34,11 @@ MAX_CHARS_PER_TOKEN = 256
 T = TypeVar("T")
 
 
+def is_quick(size: int) -> bool:
+    """Whether work on `size` characters is done before anything else could happen."""
+    return size <= INLINE_CHARS
+
+
 class PromptEncoder:
     """Text to ids, off the event loop where the text is long. What is in a thread stands in the ledger until it ends."""
 
@@ -46,7 +51,7 @@ class PromptEncoder:
 
     async def off_loop(self, size: int, work: Callable[[], T], *, rid: str = "") -> T:
         """Run `work`, in a thread where `size` characters are many; `rid` names the request it is for, if there is one."""
-        if size <= INLINE_CHARS:
+        if is_quick(size):
             return work()
         job = (self._large_worker if size > LARGE_CHARS else self._workers).submit(work)
         account = self._ledger.open(rid)
@@ -205,5 +210,7 @@ def finalize(obj: GenerateReqInput, input_ids: list[int], engine: EngineInfo, or
         sampling=msgspec.structs.replace(obj.sampling, max_new_tokens=max_new_tokens),
         max_new_tokens=max_new_tokens,
         cache_namespace=obj.cache_namespace,
+        deadline=obj.deadline,
+        progress=obj.progress,
         timing=obj.timing,
     )

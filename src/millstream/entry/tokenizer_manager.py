@@ -17,13 +17,14 @@ from functools import partial
 import msgspec
 
 from millstream.config import ServerConfig
+from millstream.entry.deadline import before
 from millstream.entry.ending import describe_end
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.state import Phase, ReqState
-from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize
+from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize, is_quick
 from millstream.entry.verdicts import OverdueVerdicts
-from millstream.errors import DuplicateRid, EngineDeadError, MillstreamError
+from millstream.errors import DuplicateRid, EngineDeadError, MillstreamError, OverloadError
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     AbortReq,
@@ -33,6 +34,7 @@ from millstream.messages import (
     GenerateReqInput,
     LedgerQuery,
     PauseReq,
+    ProgressOutput,
     ResumeReq,
     StatsReply,
     StatsReq,
@@ -60,6 +62,7 @@ class TokenizerManager:
         tokenizer: Tokenizer,
         to_scheduler: Sender,
         engine: EngineInfo,
+        max_live: int = ServerConfig().live_limit,
         max_unsent_bytes: int = ServerConfig.max_unsent_bytes,
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -69,8 +72,10 @@ class TokenizerManager:
         self.tokenizer = tokenizer
         self.ledger = ledger or Ledger("entry")
         self.prompts = PromptEncoder(tokenizer, engine.context_length, self.ledger)
+        self.retry_after_s = 1  # what somebody refused now is told; the scheduler knows
         self.late_rows_dropped = 0
         self.stream_mismatches = 0  # requests whose text was not what their ids say; anything but 0 is a bug
+        self._max_live = max_live
         self._to_scheduler = to_scheduler
         self._max_unsent_bytes = max_unsent_bytes
         self._clock = clock
@@ -92,11 +97,15 @@ class TokenizerManager:
 
         Raises:
             RequestError: a request is wrong; nothing was dispatched. DuplicateRid, ContextLengthExceeded are of this kind.
+            DeadlineExceeded: its time was up before it was dispatched.
+            OverloadError: too many are live.
             RequestFailed: the scheduler refused one, or the call was ended meanwhile.
         """
         generation = self._register(rid, requests, origin)
         try:
-            for state, tokenized in zip(generation.states, await self._tokenize(generation), strict=True):
+            first = generation.states[0].obj
+            ready = await before(first.deadline, first.timing.received, self._clock, self._tokenize(generation))
+            for state, tokenized in zip(generation.states, ready, strict=True):
                 self._to_scheduler.send(tokenized)
                 state.move(Phase.DISPATCHED)  # after the send: it says that the scheduler may hold something
             while not all(state.accepted for state in generation.states):
@@ -138,12 +147,16 @@ class TokenizerManager:
             self._abort(state, owner, cause)
         return [state.rid for state, _ in pairs]
 
-    def abort_all(self, cause: AbortCause = "aborted") -> list[str]:
-        """Abort every live request; returns their rids."""
-        pairs = list(self._owners.values())
+    def abort_prefix(self, prefix: str, cause: AbortCause = "aborted") -> list[str]:
+        """Abort every request whose rid begins with `prefix`, as those of a call begin with the call's; returns their rids."""
+        pairs = [owned for rid, owned in self._owners.items() if rid.startswith(prefix)]
         for state, generation in pairs:
             self._abort(state, generation, cause)
         return [state.rid for state, _ in pairs]
+
+    def abort_all(self, cause: AbortCause = "aborted") -> list[str]:
+        """Abort every live request; returns their rids."""
+        return self.abort_prefix("", cause)
 
     def fail_all(self, failure: Failure, *, tell_scheduler: bool) -> None:
         """End every request at once: a process they need is gone and their final rows will never come."""
@@ -170,6 +183,10 @@ class TokenizerManager:
                     self._fail(row)
         elif isinstance(message, AdmissionOutput):
             self._take_verdicts(message)
+        elif isinstance(message, ProgressOutput):
+            for progress in message.requests:
+                if (owned := self._owners.get(progress.rid)) is not None:
+                    owned[1].note_progress(progress)
         else:
             future = self._stats.pop(message.id, None)
             if future is not None and not future.done():
@@ -221,6 +238,9 @@ class TokenizerManager:
         for key in {rid, *(request.rid for request in requests)}:
             if key in self._owners or key in self._generations:
                 raise DuplicateRid(key)
+        if len(self._owners) + len(requests) > self._max_live:
+            message = f"{len(self._owners)} requests are live, and at most {self._max_live} may be. Try again later."
+            raise OverloadError(message, retry_after_s=self.retry_after_s)
         for request in requests:
             request.sampling.verify(self.engine.vocab_size)
         open_account = self.ledger.open
@@ -243,9 +263,10 @@ class TokenizerManager:
             if obj.text is not None:
                 key = (obj.text, obj.add_special_tokens)
                 if key not in known:
-                    known[key] = await self.prompts.encode(
-                        obj.text, add_special_tokens=obj.add_special_tokens, param=param, rid=state.rid
+                    encode = partial(
+                        self.prompts.encode, obj.text, add_special_tokens=obj.add_special_tokens, param=param, rid=state.rid
                     )
+                    known[key] = await (encode() if is_quick(len(obj.text)) else generation.unless_ended(encode))
                 state.input_ids = known[key]
             is_ours = obj.text is not None and self.tokenizer.vocab_size <= self.engine.vocab_size
             check_prompt(state.input_ids, self.engine, param, is_ours=is_ours)
@@ -258,6 +279,7 @@ class TokenizerManager:
         return [finalize(state.obj, state.input_ids, self.engine, generation.origin) for state in generation.states]
 
     def _take_verdicts(self, verdicts: AdmissionOutput) -> None:
+        self.retry_after_s = verdicts.retry_after_s
         for rid in verdicts.accepted:
             if self._overdue.take(rid):  # of an earlier request: the rid may be in use again
                 continue
@@ -357,7 +379,7 @@ class TokenizerManager:
     def _end(self, state: ReqState, generation: Generation, failure: Failure) -> None:
         """End a request that gets no final row."""
         state.end(failure)
-        generation.ring()
+        generation.interrupt()
         self._remove(state, generation)
 
     def _remove(self, state: ReqState, generation: Generation) -> None:

@@ -28,6 +28,7 @@ Doubles = NDArray[np.float64]
 Ids = NDArray[np.intp]
 
 FIRST_CANDIDATES = 512  # how many of the largest logits top_p looks at before it looks at more
+NOT_FINITE = "The model's output is not finite."
 _MASK = (1 << 64) - 1
 
 
@@ -49,7 +50,7 @@ def sample(logits: Floats, rows: Sequence[ForwardRow]) -> tuple[list[int], dict[
     for index, row in enumerate(rows):
         token_id = int(best[index])
         if not (np.isfinite(peaks[index]) and np.isfinite(lowest[index])):
-            errors[index] = "The model's output is not finite."
+            errors[index] = NOT_FINITE
             token_id = 0
         elif _is_adjusted(row) or row.sampling.temperature >= GREEDY_BELOW:
             drawn = _draw(logits[index], row)

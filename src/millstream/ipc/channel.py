@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from millstream.ipc.frames import FrameReader, frame
+from millstream.ipc.frames import FrameReader, NotAMessage, decode, frame
 
 log = logging.getLogger(__name__)
 
@@ -200,8 +200,8 @@ class PullChannel:
         messages: list[Any] = []
         for each in frames:
             try:
-                messages.append(self._decoder.decode(each))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                messages.append(decode(self._decoder, each))
+            except NotAMessage as error:
                 self.bad_frames += 1
                 log.error("dropped a message that does not decode (%d bytes): %s", len(each), error)
         if not size:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.ipc.frames import FrameReader, frame
+from millstream.ipc.frames import FrameReader, NotAMessage, decode, frame
 
 MAX_FRAME_BYTES = 1 << 20
 
@@ -61,10 +61,9 @@ class ControlLink:
                 closed = True
                 break
             try:
-                frames = self._reader.feed(data)
-            except ValueError as error:
+                messages += [decode(self._decoder, each) for each in self._reader.feed(data)]
+            except (ValueError, NotAMessage) as error:  # whatever is at the other end, it is no process of ours
                 raise PeerGone from error
-            messages += map(self._decoder.decode, frames)
         if closed and not messages:
             raise PeerGone
         return messages

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
+
+import msgspec
 
 _LENGTH = struct.Struct("!I")
 
@@ -10,6 +13,22 @@ _LENGTH = struct.Struct("!I")
 def frame(data: bytes) -> bytes:
     """One frame that holds `data`."""
     return _LENGTH.pack(len(data)) + data
+
+
+class NotAMessage(Exception):
+    """A frame does not hold a message of the types its receiver takes."""
+
+
+def decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes) -> Any:
+    """The message in a frame.
+
+    Raises:
+        NotAMessage: it is none: of another type, damaged, or nested without end.
+    """
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise NotAMessage(str(error)) from None
 
 
 class FrameReader:

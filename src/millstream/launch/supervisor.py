@@ -141,7 +141,6 @@ class Supervisor:
         self._wakeup_writer.close()
 
     def _stop_group(self, names: list[ProcessName], drain_s: float) -> None:
-        signals_before = self._stop_signals
         group = [self._children[name] for name in names]
         for child in group:
             if child.state in ("STARTING", "READY"):
@@ -154,9 +153,9 @@ class Supervisor:
                     child.process.terminate()
         deadline = time.monotonic() + drain_s + STOP_GRACE_S
         while any(child.state == "DRAINING" for child in group) and time.monotonic() < deadline:
-            self._wait(deadline)
-            if self._stop_signals > max(1, signals_before):  # asked again: no more patience
+            if self._stop_signals > 1:  # asked again: no more patience, with nobody
                 break
+            self._wait(deadline)
         for child in group:
             if child.state == "DRAINING":
                 log.warning("%s did not stop in time; killing it", child.name)

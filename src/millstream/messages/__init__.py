@@ -6,7 +6,7 @@
 | `TokenizedGenerateReqInput`, `AbortReq`, `PauseReq`, `ResumeReq`, `StatsReq` | entry -> scheduler |
 | `BatchTokenIDOutput`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
-| `AdmissionOutput` | scheduler -> entry |
+| `AdmissionOutput`, `ProgressOutput` | scheduler -> entry |
 | `Ready`, `ChildError` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
@@ -18,6 +18,8 @@ from millstream.messages.control import (
     EngineInfo,
     PauseReq,
     ProcessState,
+    Progress,
+    ProgressOutput,
     Ready,
     Rejection,
     ResumeReq,
@@ -37,7 +39,7 @@ from millstream.messages.tokenized import TokenizedGenerateReqInput
 
 ToScheduler = TokenizedGenerateReqInput | AbortReq | PauseReq | ResumeReq | StatsReq
 ToDetokenizer = BatchTokenIDOutput | StatsReply
-ToEntry = BatchStrOutput | AdmissionOutput | StatsReply
+ToEntry = BatchStrOutput | AdmissionOutput | ProgressOutput | StatsReply
 ToSupervisor = Ready | ChildError
 FromSupervisor = ServerState | Shutdown
 
@@ -58,6 +60,8 @@ __all__ = [
     "Length",
     "PauseReq",
     "ProcessState",
+    "Progress",
+    "ProgressOutput",
     "Ready",
     "Rejection",
     "ResumeReq",

@@ -52,10 +52,29 @@ class Rejection(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class AdmissionOutput(Struct, frozen=True, omit_defaults=True, tag="admission", gc=False):
-    """Verdicts on new requests. scheduler -> entry, before any row of theirs. A rejected request has no rows."""
+    """Verdicts on new requests. scheduler -> entry, before any row of theirs. A rejected request has no rows.
+
+    `retry_after_s` is what the entry tells those whom it refuses by itself.
+    """
 
     accepted: list[str] = []
     rejected: list[Rejection] = []
+    retry_after_s: int = 1
+
+
+class Progress(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """How far one request is that has no token yet: its `place` in the queue, from 1, or 0 and the prompt tokens done."""
+
+    rid: str
+    place: int = 0
+    done: int = 0
+    total: int = 0
+
+
+class ProgressOutput(Struct, frozen=True, tag="progress", gc=False):
+    """News of requests whose clients asked for them. scheduler -> entry, now and then; nobody relies on it."""
+
+    requests: list[Progress]
 
 
 class StatsReq(Struct, frozen=True, omit_defaults=True, tag="stats_req", gc=False):

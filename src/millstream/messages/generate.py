@@ -20,4 +20,6 @@ class GenerateReqInput(Struct, kw_only=True):
     add_special_tokens: bool = True
     sampling: SamplingParams
     cache_namespace: str = ""  # requests of different namespaces never share prefix pages
+    deadline: float | None = None  # seconds, the clock of `timing`: by then the request has ended, whatever it was doing
+    progress: bool = False  # whether the client wants to hear how far it is before its first token
     timing: Timing

@@ -20,4 +20,6 @@ class TokenizedGenerateReqInput(Struct, kw_only=True, omit_defaults=True, tag="g
     sampling: SamplingParams
     max_new_tokens: int
     cache_namespace: str = ""
+    deadline: float | None = None  # seconds, the clock of `timing`
+    progress: bool = False  # answered by `ProgressOutput` up to the first row
     timing: Timing

@@ -19,25 +19,33 @@ class Limits:
 
     max_running_requests: int
     max_queued_requests: int
+    max_queued_tokens: int  # of prompts
     chunked_prefill_size: int  # tokens in one step, decode included
     context_length: int  # tokens, prompt and output together; no more than the KV pool holds
     vocab_size: int  # ids the model takes
 
 
 def check(
-    request: TokenizedGenerateReqInput, *, live: Container[str], num_waiting: int, num_running: int, limits: Limits
+    request: TokenizedGenerateReqInput,
+    *,
+    live: Container[str],
+    num_waiting: int,
+    num_running: int,
+    num_queued_tokens: int,
+    limits: Limits,
 ) -> None:
     """Admit a new request to the queue, or raise.
 
     Requests that a free slot will take in the next step do not count as waiting: a burst on an idle server fills the slots and
-    the queue. Paused ones count as waiting, so that those are bounded, too.
+    the queue. `num_queued_tokens` are those of the requests that do; one alone may have any number. Paused requests count as
+    waiting, so that those are bounded, too.
 
     Raises:
         DuplicateRid: its rid is live.
         ContextLengthExceeded: prompt and output do not fit the context or the pool.
         RequestError: the prompt is empty, or a value is out of range. The entry has checked all values; but what is out of
             range here would fail a whole step, so one bad message would cost its neighbours.
-        OverloadError: the queue is full.
+        OverloadError: the queue is full, of requests or of tokens.
     """
     if request.rid in live:
         raise DuplicateRid(request.rid)
@@ -53,9 +61,19 @@ def check(
             f"The prompt has {num_prompt_tokens} tokens and max_tokens is {request.max_new_tokens}; "
             f"together they must be at most {limits.context_length}."
         )
-    num_slots = max(0, limits.max_running_requests - num_running)
+    num_slots = num_free_slots(num_running, limits)
     if num_waiting >= limits.max_queued_requests + num_slots:
         raise OverloadError(f"The queue is full: {num_waiting} requests are waiting. Try again later.")
+    if num_waiting > num_slots and num_queued_tokens + num_prompt_tokens > limits.max_queued_tokens:
+        raise OverloadError(
+            f"The queue is full: {num_queued_tokens} prompt tokens are waiting, and this prompt has {num_prompt_tokens}; "
+            f"at most {limits.max_queued_tokens} may wait. Try again later."
+        )
+
+
+def num_free_slots(num_running: int, limits: Limits) -> int:
+    """How many of the waiting requests are about to run."""
+    return max(0, limits.max_running_requests - num_running)
 
 
 def rejection(rid: str, error: MillstreamError) -> Rejection:

@@ -24,6 +24,8 @@ from millstream.text.tokenizer import Tokenizer, load_configured_tokenizer
 
 log = logging.getLogger(__name__)
 
+QUEUED_CONTEXTS = 32  # what may wait unless the options say so, in prompts of the largest size
+
 
 def run(config: ChildConfig, control: ControlLink) -> None:
     """Load, report READY, and work until told to stop.
@@ -51,6 +53,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
                 limits=Limits(
                     max_running_requests=config.server.max_running_requests,
                     max_queued_requests=config.server.max_queued_requests,
+                    max_queued_tokens=config.server.max_queued_tokens or QUEUED_CONTEXTS * engine.context_length,
                     chunked_prefill_size=config.server.chunked_prefill_size,
                     context_length=engine.context_length,
                     vocab_size=engine.vocab_size,
@@ -92,7 +95,7 @@ def _engine_info(server: ServerConfig, executor: Executor, tokenizer: Tokenizer)
 def _loop(scheduler: Scheduler, inbox: PullChannel, control: ControlLink) -> None:
     inbox.watch(control.fileno())
     while True:
-        messages, is_alerted = inbox.receive(0 if scheduler.has_work else None)
+        messages, is_alerted = inbox.receive(scheduler.wait_s)
         for message in messages:
             scheduler.handle(message)
         if is_alerted and any(isinstance(message, Shutdown) for message in control.receive()):

@@ -5,13 +5,13 @@ Filled and moved by the scheduler; the policy reads them. Decides nothing, and k
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from operator import attrgetter
 
 from millstream.errors import InvariantError
 from millstream.observe.ledger import Kind, Ledger, ReleaseCause
 from millstream.scheduler.state import Phase, Req
+from millstream.scheduler.waiting import WaitingQueue
 
 _arrival = attrgetter("arrival")
 _PLACES: dict[Phase, Kind] = {Phase.WAITING: "waiting", Phase.RUNNING: "running", Phase.PAUSED: "paused"}
@@ -21,7 +21,7 @@ class Queues:
     """Waiting and running requests in order of arrival, paused ones in the order of their pauses."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Req] = deque()
+        self.waiting = WaitingQueue()
         self.running: dict[str, Req] = {}
         self.paused: dict[str, Req] = {}
 
@@ -44,8 +44,7 @@ class Queues:
             case Phase.RUNNING:
                 self._run(req)
             case Phase.WAITING:
-                place = next((i for i, other in enumerate(self.waiting) if other.arrival > req.arrival), len(self.waiting))
-                self.waiting.insert(place, req)
+                self.waiting.insert(req)
             case Phase.PAUSED:
                 self.paused[req.rid] = req
 

@@ -10,8 +10,8 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from millstream.errors import EngineError, InvariantError, MillstreamError
-from millstream.execution.interface import Executor, ForwardBatch, ForwardOutput
+from millstream.errors import DeadlineExceeded, EngineError, InvariantError, MillstreamError, OverloadError
+from millstream.execution.interface import Executor, ForwardOutput
 from millstream.ipc.channel import Sender
 from millstream.kv.pool import KVPool, Lease
 from millstream.kv.radix_cache import Match
@@ -33,9 +33,13 @@ from millstream.messages.finish import AbortCause, end_cause
 from millstream.observe.ledger import Ledger, ReleaseCause
 from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
+from millstream.scheduler.deadlines import Deadlines
 from millstream.scheduler.finish import EndRule
+from millstream.scheduler.forward import run_step
 from millstream.scheduler.output import StepOutput
+from millstream.scheduler.pace import Pace
 from millstream.scheduler.policy import Admission, Budgets, StepPlan, Work, plan
+from millstream.scheduler.progress import ProgressWatch
 from millstream.scheduler.queues import Queues
 from millstream.scheduler.state import Phase, Req
 from millstream.text.tokenizer import Tokenizer
@@ -51,6 +55,7 @@ _ABORT_STATUS: dict[AbortCause, int] = {
     "drain": 503,
     "slow_reader": 499,
 }
+_DRAINED = "The server is shutting down."
 
 
 class Scheduler:
@@ -83,6 +88,9 @@ class Scheduler:
         self._live: dict[str, Req] = {}  # in order of arrival
         self._queues = Queues()
         self._num_arrivals = 0
+        self._deadlines = Deadlines()
+        self._pace = Pace()
+        self._progress = ProgressWatch()
         self._accepted: list[str] = []
         self._rejected: list[Rejection] = []
         self._output = StepOutput()
@@ -97,6 +105,11 @@ class Scheduler:
     def has_work(self) -> bool:
         """Whether another `step` would get somebody on; no, while all that is live is paused."""
         return bool(self._queues.running or self._queues.waiting)
+
+    @property
+    def wait_s(self) -> float | None:
+        """Seconds the loop may wait for a message: none with work, else up to the next deadline, or for ever (None)."""
+        return 0.0 if self.has_work else self._deadlines.wait_s(self._clock())
 
     def handle(self, message: ToScheduler) -> None:
         """Take one message. A fault here is logged and ends at most the message's own request."""
@@ -120,15 +133,21 @@ class Scheduler:
 
     def step(self) -> bool:
         """Run one step: admit, compute, settle, send. Returns whether there is more work."""
+        self._end_overdue()
         self._send_verdicts()  # before the forward: a client learns at once that it was accepted
         if self.has_work:
+            started = self._clock()
             work = self._carry_out(self._plan())
-            output = self._forward(work)
-            if output is not None:
+            if work:
+                self._num_steps += 1
+                output = run_step(self._executor, [item.req.row for item in work])
                 now = self._clock()
+                self._pace.note_step(sum([item.end - item.start for item in work]), now - started)
                 for index, item in enumerate(work):
                     self._settle(item, output, index, now)
         self._send()
+        if self._progress:
+            self._report_progress()
         if not self._live:
             self._pool.audit_counts(idle=True)
             self._ledger.reconcile()
@@ -137,7 +156,7 @@ class Scheduler:
     def close(self) -> None:
         """End every request: the server is going down."""
         for req in list(self._live.values()):
-            self._end_by_abort(req, "drain", "The server is shutting down.")
+            self._end_by_abort(req, "drain", _DRAINED)
         self._send()
 
     def audit(self) -> None:
@@ -153,15 +172,20 @@ class Scheduler:
                 raise InvariantError(f"{req.rid} is {req.phase.value} and {'has' if req.lease is not None else 'has no'} pages")
 
     def _receive(self, message: TokenizedGenerateReqInput) -> None:
-        message.timing.queued = self._clock()
+        message.timing.queued = now = self._clock()
         if self._output.has_row(message.rid):
             self._send()  # a batch tells what it opens before its rows: the end of an earlier request must not be among them
         try:
+            if message.deadline is not None and message.deadline <= now:
+                raise DeadlineExceeded(message.deadline - message.timing.received)
             admission.check(
                 message,
                 live=self._live,
                 num_waiting=len(self._queues.waiting) + len(self._queues.paused),  # without a slot, they count as queued
                 num_running=len(self._queues.running),
+                num_queued_tokens=self._queues.waiting.num_tokens_behind(
+                    admission.num_free_slots(len(self._queues.running), self._limits)
+                ),
                 limits=self._limits,
             )
             end_rule = EndRule(
@@ -174,6 +198,8 @@ class Scheduler:
         except InvariantError:
             raise
         except MillstreamError as error:
+            if isinstance(error, OverloadError):
+                error.retry_after_s = self._retry_after_s()
             self._rejected.append(admission.rejection(message.rid, error))
         except Exception as error:
             log.exception("request %s could not be taken on", message.rid)
@@ -183,11 +209,22 @@ class Scheduler:
             self._live[req.rid] = req
             self._queues.add(req)
             self._accepted.append(req.rid)
+            if message.deadline is not None:
+                self._deadlines.add(req.rid, message.deadline)
+            if message.progress:
+                self._progress.add(req.rid)
 
     def _abort(self, message: AbortReq) -> None:
         req = self._live.get(message.rid)
         if req is not None:
-            self._end_by_abort(req, message.cause, "The request was aborted.")
+            self._end_by_abort(req, message.cause, _DRAINED if message.cause == "drain" else "The request was aborted.")
+
+    def _end_overdue(self) -> None:
+        if not self._deadlines:
+            return
+        for rid, deadline in self._deadlines.overdue(self._clock()):
+            req = self._live[rid]
+            self._end_by_abort(req, "deadline", DeadlineExceeded(deadline - req.timing.received).message)
 
     def _pause(self, rid: str) -> None:
         """Make nothing more of a request until `_resume`. Its pages stay with it until others need them; its slot is free."""
@@ -256,7 +293,7 @@ class Scheduler:
 
     def _start(self, admitted: Admission) -> Lease:
         req = admitted.req
-        if self._queues.waiting[0] is not req:
+        if self._queues.waiting.first is not req:
             raise InvariantError("the plan skipped the head of the queue")
         lease = self._pool.open(req.account, req.namespace, req.token_ids)
         self._queues.move(req, Phase.RUNNING, "admitted")
@@ -268,22 +305,6 @@ class Scheduler:
             req.cached_tokens = req.num_computed
             req.timing.admitted = self._clock()
         return lease
-
-    def _forward(self, work: Sequence[Work]) -> ForwardOutput | None:
-        """Run the executor; None where there is nothing to settle, because the step failed and its requests are ended."""
-        if not work:
-            return None
-        self._num_steps += 1
-        try:
-            output = self._executor.forward(ForwardBatch([item.req.row for item in work]))
-            if len(output.token_ids) != len(work):
-                raise EngineError(f"the executor answered {len(output.token_ids)} rows of {len(work)}")
-        except Exception as error:
-            log.exception("a step of %d requests failed", len(work))
-            for item in work:
-                self._end_by_abort(item.req, "engine_error", f"The engine failed: {error}")
-            return None
-        return output
 
     def _settle(self, item: Work, output: ForwardOutput, index: int, now: float) -> None:
         """Take in what the step made of one request."""
@@ -322,6 +343,7 @@ class Scheduler:
         timing.decoded = now
         if not timing.prefilled:
             timing.prefilled = now
+            self._progress.discard(req.rid)
         if verdict.finish is not None:
             self._finish(req, verdict.finish, new_ids, held_back=verdict.held_back)
         elif is_last:
@@ -337,6 +359,9 @@ class Scheduler:
         cause = end_cause(reason)
         self._queues.move(req, Phase.FINISHED, cause)
         del self._live[req.rid]
+        self._deadlines.discard(req.rid)
+        self._progress.discard(req.rid)
+        self._pace.note_end(req.num_output_tokens)
         # after a fault nobody knows what is in the pages
         self._release(req, 0 if cause == "engine_error" else req.num_computed, cause)
         self._output.add(req, new_ids, held_back=held_back, finish=reason)
@@ -357,8 +382,16 @@ class Scheduler:
 
     def _send_verdicts(self) -> None:
         if self._accepted or self._rejected:
-            self._to_entry.send(AdmissionOutput(self._accepted, self._rejected))
+            self._to_entry.send(AdmissionOutput(self._accepted, self._rejected, self._retry_after_s()))
             self._accepted, self._rejected = [], []
+
+    def _report_progress(self) -> None:
+        news = self._progress.report(self._queues.waiting, self._queues.running.values(), self._clock())
+        if news is not None:
+            self._to_entry.send(news)
+
+    def _retry_after_s(self) -> int:
+        return self._pace.retry_after_s(self._queues.waiting, self._queues.running.values())
 
     def _stats(self, asked: StatsReq) -> StatsReply:
         books = [] if asked.ledger is None else [self._ledger.book(asked.ledger)]

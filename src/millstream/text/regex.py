@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -229,7 +230,9 @@ class _Machine:
 
 @functools.lru_cache(maxsize=1024)
 def _single(expression: str, flags: int) -> Callable[[str], object]:
-    return re.compile(expression, flags).fullmatch
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of sets that may mean something else one day
+        return re.compile(expression, flags).fullmatch
 
 
 def _bits(mask: int) -> Iterator[int]:

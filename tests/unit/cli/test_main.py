@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from millstream.cli import main
@@ -67,6 +69,52 @@ def test_several_names_may_follow_one_flag(supervisor: type[FakeSupervisor]) -> 
     assert supervisor.seen.served_model_name == ("a", "b")
 
 
+def test_keys_come_from_flags_environment_and_files(
+    supervisor: type[FakeSupervisor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\n\n  from-file  \nsécond\n")
+    arguments = ("--executor", "scripted", "--api-key", "one", "--api-key", "two", "--api-key-file", str(file))
+    assert run(*arguments, "--admin-api-key-file", str(file)) == 0
+    assert supervisor.seen.api_key == ("one", "two", "from-file", "sécond")
+    assert supervisor.seen.admin_api_key == ("from-file", "sécond")
+    assert "two" not in repr(supervisor.seen)
+    monkeypatch.setenv("MILLSTREAM_API_KEY", "secret")
+    assert run("--executor", "scripted") == 0
+    assert supervisor.seen.api_key == ("secret",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(("--api-key", ""), "empty", id="empty"),
+        pytest.param(("--api-key", "a b"), "space", id="two words"),
+        pytest.param(("--admin-api-key", " "), "admin_api_key", id="blank"),
+        pytest.param(("--api-key", "key", "embedded"), "name the model before", id="the model taken for a key"),
+        pytest.param(("--api-key", "key", "/etc"), "name the model before", id="a path taken for a key"),
+        pytest.param(("--api-key-file", "no/such/file"), "no/such/file", id="no such file"),
+        pytest.param(("--api-key-file", "/dev/null"), "has no key", id="an empty file"),
+        pytest.param(("--allowed-origins", "example.com"), "allowed_origins", id="no origin"),
+        pytest.param(("--allowed-origins", "https://a.b/path"), "allowed_origins", id="an origin with a path"),
+    ],
+)
+def test_keys_and_origins_that_cannot_be_meant_are_refused(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--executor", "scripted", *arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_an_open_server_without_a_key_is_warned_of(
+    supervisor: type[FakeSupervisor], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "configure_logging", lambda *_: None)  # it would take the records away from the test
+    for arguments, warned in (((), 0), (("--host", "0.0.0.0"), 1), (("--host", "0.0.0.0", "--api-key", "k"), 0)):
+        caplog.clear()
+        assert run("--executor", "scripted", *arguments) == 0
+        assert sum("has no --api-key" in record.message for record in caplog.records) == warned
+
+
 def test_a_model_that_is_not_there_is_an_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("no/such/model.gguf") == 1
     assert "no/such/model.gguf" in capsys.readouterr().err
@@ -85,3 +133,7 @@ def test_the_banner_shows_how_to_talk_to_the_server() -> None:
     assert "curl http://127.0.0.1:30000/v1/chat/completions" in text
     assert 'base_url="http://127.0.0.1:30000/v1"' in text
     assert text.count("some-model") >= 3
+    assert "Authorization" not in text
+    keyed = main.ready_banner("http://127.0.0.1:30000", "some-model", engine, needs_key=True)
+    assert "-H 'Authorization: Bearer KEY'" in keyed
+    assert 'api_key="KEY"' in keyed

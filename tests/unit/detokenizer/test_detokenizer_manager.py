@@ -242,6 +242,27 @@ def test_a_row_that_cannot_be_decoded_ends_its_request_only_and_never_as_a_succe
     assert len(manager) == 1
 
 
+def test_a_request_whose_decoder_cannot_be_made_ends_alone(
+    tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = tokenizer.incremental
+
+    def fail(**options: bool) -> object:
+        if not options["skip_special_tokens"]:
+            raise ValueError("no decoder")
+        return make(**options)
+
+    monkeypatch.setattr(tokenizer, "incremental", fail)
+    opened = [options("a"), options("bad", skip_special_tokens=False), options("b")]
+    ids = tokenizer.encode("fine")
+    manager.handle(batch(row("a", ids), row("bad", ids), row("b", ids), opened=opened))
+    assert (outbox.text("a"), outbox.text("b")) == ("fine", "fine")
+    (ended,) = outbox.rows("bad")
+    assert ended.finish == Abort("engine_error", "its tokens could not be decoded: no decoder", 500)
+    assert ended.timing is None  # so the entry tells the scheduler
+    assert len(manager) == 2
+
+
 def test_a_full_table_ends_only_the_request_that_finds_it_full(tokenizer: Tokenizer, outbox: Outbox) -> None:
     manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox, max_states=2, ledger=Ledger("detokenizer", strict=True))
     opened = [options(rid) for rid in "abc"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.generation import Origin
 from millstream.entry.tokenizer_manager import TokenizerManager
-from millstream.errors import ContextLengthExceeded, DuplicateRid, EngineDeadError, RequestError
+from millstream.errors import ContextLengthExceeded, DeadlineExceeded, DuplicateRid, EngineDeadError, RequestError
 from millstream.messages import (
     Abort,
     AbortReq,
@@ -149,7 +149,7 @@ def test_a_rejection_is_raised_with_its_facts_and_the_accepted_ones_are_aborted(
         engine.reject("r-1")
         with pytest.raises(RequestFailed) as caught:
             await task
-        assert (caught.value.failure.status, caught.value.failure.retry_after_s) == (503, 1)
+        assert (caught.value.failure.status, caught.value.failure.retry_after_s) == (429, 1)
         assert [abort.rid for abort in engine.aborts] == ["r-0"]
         assert manager.live_requests == 1  # until its final row
         engine.end("r-0", "aborted")
@@ -193,6 +193,16 @@ def test_a_rid_whose_rows_overtake_the_verdict_again_and_again_waits_for_as_many
         with pytest.raises(RequestFailed):
             await third
         assert manager.ledger.totals() == {}
+
+    run(scenario())
+
+
+def test_a_request_that_comes_too_late_is_not_even_tokenised() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        with pytest.raises(DeadlineExceeded, match=r"within 1\.5 s"):
+            await submit(manager, request(text="hello", deadline=2.5))
+        assert (engine.sent, manager.live_requests) == ([], 0)
 
     run(scenario())
 

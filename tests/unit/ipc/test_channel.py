@@ -50,6 +50,7 @@ def test_messages_arrive_typed_and_in_order(address: str) -> None:
         pytest.param(b"\x81\xa4type\xa7unknown", id="unknown-tag"),
         pytest.param(b"\x82\xa4type\xa9abort_req\xa3rid\xa1\xff", id="not-utf8"),
         pytest.param(b"\x91" * 5000, id="deep"),
+        pytest.param(b"\x82\xa4type\xa9abort_req\xa1x" + b"\x91" * 5000, id="deep-in-an-unknown-field"),
     ],
 )
 def test_a_frame_that_is_not_a_message_is_dropped_and_the_next_one_arrives(address: str, frame: bytes) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from millstream.ipc.control import MAX_FRAME_BYTES, ControlLink, PeerGone
+from millstream.ipc.frames import frame
 from millstream.messages import FromSupervisor, ProcessState, Ready, ServerState, Shutdown, ToSupervisor
 
 
@@ -55,6 +56,17 @@ def test_a_length_that_is_no_frame_of_ours_ends_the_link() -> None:
     left, right = socket.socketpair()
     link = ControlLink(right, FromSupervisor)
     left.sendall(struct.pack("!I", MAX_FRAME_BYTES + 1))
+    with pytest.raises(PeerGone):
+        link.receive()
+    left.close()
+    link.close()
+
+
+@pytest.mark.parametrize("data", [b"\xc1", b"\x81\xa4type\xa7unknown", b"\x91" * 5000], ids=["no value", "unknown tag", "deep"])
+def test_a_frame_that_is_no_message_of_ours_ends_the_link(data: bytes) -> None:
+    left, right = socket.socketpair()
+    link = ControlLink(right, FromSupervisor)
+    left.sendall(frame(data))
     with pytest.raises(PeerGone):
         link.receive()
     left.close()

@@ -20,6 +20,8 @@ from millstream.messages import (
     Length,
     PauseReq,
     ProcessState,
+    Progress,
+    ProgressOutput,
     Ready,
     Rejection,
     ResumeReq,
@@ -109,6 +111,7 @@ TOKEN_ROWS = BatchTokenIDOutput(
             ToEntry,
             id="admission",
         ),
+        pytest.param(ProgressOutput([Progress("a", place=3), Progress("b", done=5, total=9)]), ToEntry, id="progress"),
         pytest.param(Ready(process="scheduler", engine=ENGINE), ToSupervisor, id="ready"),
         pytest.param(ChildError(process="entry", message="no port", hint="other port"), ToSupervisor, id="child-error"),
         pytest.param(

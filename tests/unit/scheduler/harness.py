@@ -153,7 +153,9 @@ class Clock:
 class Desk:
     """One scheduler with everything around it."""
 
-    def __init__(self, executor: Executor, *, share_prefixes: bool = True, **limits: int) -> None:
+    def __init__(
+        self, executor: Executor, *, share_prefixes: bool = True, clock: Callable[[], float] | None = None, **limits: int
+    ) -> None:
         capabilities = executor.capabilities
         self.executor = executor
         self.to_detokenizer = Outbox()
@@ -162,6 +164,7 @@ class Desk:
         defaults = {
             "max_running_requests": 8,
             "max_queued_requests": 64,
+            "max_queued_tokens": 1 << 20,
             "chunked_prefill_size": 64,
             "vocab_size": capabilities.vocab_size,
             "context_length": min(capabilities.context_length, capabilities.num_pages * capabilities.page_size),
@@ -175,11 +178,19 @@ class Desk:
             to_detokenizer=self.to_detokenizer,
             to_entry=self.to_entry,
             ledger=Ledger("scheduler", strict=True),
-            clock=Clock(),
+            clock=clock or Clock(),
         )
 
     def submit(
-        self, rid: str, input_ids: Sequence[int] = (5, 6, 7), *, max_new: int = 4, namespace: str = "", **sampling: Any
+        self,
+        rid: str,
+        input_ids: Sequence[int] = (5, 6, 7),
+        *,
+        max_new: int = 4,
+        namespace: str = "",
+        deadline: float | None = None,
+        progress: bool = False,
+        **sampling: Any,
     ) -> None:
         """Hand over one request."""
         self.scheduler.handle(
@@ -189,6 +200,8 @@ class Desk:
                 sampling=SamplingParams(seed=1, **sampling),
                 max_new_tokens=max_new,
                 cache_namespace=namespace,
+                deadline=deadline,
+                progress=progress,
                 timing=Timing(),
             )
         )

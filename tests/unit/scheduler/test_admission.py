@@ -10,7 +10,14 @@ from millstream.errors import ContextLengthExceeded, DuplicateRid, MillstreamErr
 from millstream.messages import Rejection, SamplingParams, Timing, TokenizedGenerateReqInput
 from millstream.scheduler.admission import Limits, check, rejection
 
-LIMITS = Limits(max_running_requests=2, max_queued_requests=3, chunked_prefill_size=16, context_length=10, vocab_size=50)
+LIMITS = Limits(
+    max_running_requests=2,
+    max_queued_requests=3,
+    max_queued_tokens=20,
+    chunked_prefill_size=16,
+    context_length=10,
+    vocab_size=50,
+)
 
 
 def request(num_tokens: int = 4, max_new: int = 4, *, token_id: int = 1, **sampling: Any) -> TokenizedGenerateReqInput:
@@ -52,16 +59,16 @@ def test_admission(
     error: type[MillstreamError] | None,
 ) -> None:
     if error is None:
-        check(message, live=live, num_waiting=waiting, num_running=running, limits=LIMITS)
+        check(message, live=live, num_waiting=waiting, num_running=running, num_queued_tokens=0, limits=LIMITS)
     else:
         with pytest.raises(error) as caught:
-            check(message, live=live, num_waiting=waiting, num_running=running, limits=LIMITS)
+            check(message, live=live, num_waiting=waiting, num_running=running, num_queued_tokens=0, limits=LIMITS)
         assert type(caught.value) is error
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:
     assert rejection("r", OverloadError("full")) == Rejection(
-        rid="r", message="full", status=503, type="overloaded_error", retry_after_s=1
+        rid="r", message="full", status=429, type="overloaded_error", retry_after_s=1
     )
 
 
@@ -70,3 +77,31 @@ def test_a_long_prompt_and_a_duplicate_carry_their_codes() -> None:
     assert (long.status, long.type, long.code) == (400, "invalid_request_error", "context_length_exceeded")
     duplicate = rejection("r", DuplicateRid("r"))
     assert (duplicate.status, duplicate.code, duplicate.param) == (409, "duplicate_rid", "rid")
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "waiting", "running", "queued", "fits"),
+    [
+        pytest.param(4, 1, 2, 16, True, id="exactly the limit"),
+        pytest.param(4, 1, 2, 17, False, id="one token more"),
+        pytest.param(4, 0, 2, 0, True, id="the first to wait"),
+        pytest.param(4, 2, 0, 30, True, id="those before it have slots, so it is the first to wait"),
+        pytest.param(4, 1, 0, 30, True, id="it has a slot itself"),
+    ],
+)
+def test_the_queue_is_bounded_in_tokens_too(num_tokens: int, waiting: int, running: int, queued: int, fits: bool) -> None:
+    def ask() -> None:
+        check(
+            request(num_tokens),
+            live={},
+            num_waiting=waiting,
+            num_running=running,
+            num_queued_tokens=queued,
+            limits=LIMITS,
+        )
+
+    if fits:
+        ask()
+    else:
+        with pytest.raises(OverloadError, match="17 prompt tokens are waiting, and this prompt has 4; at most 20"):
+            ask()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from millstream.errors import InvariantError
+from millstream.execution.interface import ForwardBatch, ForwardOutput
 from millstream.messages import (
     Abort,
     AdmissionOutput,
@@ -143,7 +145,7 @@ def test_a_full_queue_refuses_the_newcomer_alone() -> None:
         at.submit(rid, max_new=2)
     at.run()
     (refused,) = at.rejected()
-    assert (refused.rid, refused.status, refused.type, refused.retry_after_s) == ("c", 503, "overloaded_error", 1)
+    assert (refused.rid, refused.status, refused.type, refused.retry_after_s) == ("c", 429, "overloaded_error", 1)
     assert at.accepted() == ["a", "b"]
     assert at.rows("c") == []
 
@@ -223,17 +225,38 @@ def test_a_retracted_request_is_not_refused_by_a_queue_that_filled_meanwhile() -
     assert all(at.finish(f"r{number}") == Length(16) for number in range(3))
 
 
-def test_a_failed_step_ends_its_requests_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("broken", "ended"),
+    [
+        pytest.param(lambda rids: len(rids) > 1, "", id="together only: nobody ends"),
+        pytest.param(lambda rids: "a" in rids, "a", id="by one request: it ends, the others go on"),
+        pytest.param(lambda rids: rids != ["c"], "ab", id="for all of the step: they end, the next goes on"),
+    ],
+)
+def test_a_failed_step_ends_only_requests_that_fail_alone_and_the_loop_goes_on(
+    broken: Callable[[list[str]], bool], ended: str, caplog: pytest.LogCaptureFixture
+) -> None:
     at, executor = desk(max_running_requests=2)
+    whole, alone = executor.forward, desk()[0]
     for rid in "abc":
-        at.submit(rid, range(300, 309), max_new=3, ignore_eos=True)
+        for each in (at, alone):
+            each.submit(rid, range(300, 309), max_new=3, ignore_eos=True)
     at.step()
     at.step()
-    executor.fail_with = RuntimeError("no more memory")
-    at.step()
-    assert at.finish("a") == at.finish("b") == Abort("engine_error", "The engine failed: no more memory", 500)
+
+    def fail(batch: ForwardBatch) -> ForwardOutput:
+        if broken([row.rid for row in batch.rows]):
+            raise RuntimeError("no more memory")
+        return whole(batch)
+
+    executor.forward = fail  # type: ignore[method-assign]
     at.run()
-    assert at.finish("c") == Length(3)
+    alone.run()
+    for rid in "abc":
+        if rid in ended:
+            assert at.finish(rid) == Abort("engine_error", "The engine failed: no more memory", 500)
+        else:
+            assert (at.finish(rid), at.tokens(rid)) == (Length(3), alone.tokens(rid))
     assert "a step of 2 requests failed" in caplog.text
     assert_nothing_held(at)
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+import warnings
+
 import pytest
 
 from millstream.errors import RequestError
@@ -172,3 +175,10 @@ def test_only_the_text_that_may_be_part_of_a_match_is_kept() -> None:
     for _ in range(1000):
         matcher.feed("word ")
         assert sum(map(len, matcher._tail)) <= 10
+
+
+def test_a_set_that_python_warns_of_is_taken_without_a_word() -> None:
+    re.purge()  # it warns only of what it has not seen
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile_patterns(("[[]never-seen-before",))

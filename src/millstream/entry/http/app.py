@@ -11,9 +11,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_error
+from millstream.entry.http.auth import KeyRing
+from millstream.entry.http.cors import Cors
 from millstream.entry.http.errors import Header, method_not_allowed, not_found
 from millstream.entry.http.exchange import ClientGone, Exchange, Message, Receive, Send
-from millstream.entry.native.generate import abort_request, generate
+from millstream.entry.http.gate import Gate
+from millstream.entry.native.abort import abort_request
+from millstream.entry.native.generate import generate
 from millstream.entry.native.info import health, model, models, root, server_info
 from millstream.entry.native.ledger import debug_ledger
 from millstream.entry.native.tokenize import detokenize, tokenize
@@ -43,6 +47,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/v1/detokenize": {"POST": detokenize},
 }
 PROBES = ("/health", "/ready")
+UNCOUNTED = ("/abort_request",)  # what ends requests must work where there are too many
 MODEL_PREFIX = "/v1/models/"  # the rest is a model's name, which may hold slashes
 
 
@@ -51,6 +56,13 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._keys = KeyRing(service.config.api_key, service.config.admin_api_key)
+        self._cors = Cors(service.config.allowed_origins)
+        self._gate = Gate(
+            max_calls=service.config.live_limit,
+            max_bytes=service.config.max_held_body_bytes,
+            retry_after_s=lambda: service.retry_after_s,
+        )
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one HTTP request; never raises for what a client does."""
@@ -61,7 +73,17 @@ class App:
     async def _answer(self, exchange: Exchange) -> None:
         headers: list[Header] = []
         try:
-            await self._handler(exchange, headers)(exchange, self._service)
+            exchange.more_headers = self._cors.headers(exchange)
+            if (preflight := self._cors.preflight(exchange)) is not None:
+                await exchange.send_empty(preflight)
+                return
+            exchange.is_admin = self._keys.check(exchange.path, exchange.header(b"authorization"))
+            handler = self._handler(exchange, headers)
+            if exchange.method != "POST" or exchange.path in UNCOUNTED:
+                await handler(exchange, self._service)
+            else:
+                with self._gate.admit() as exchange.hold:
+                    await handler(exchange, self._service)
         except ClientGone:
             raise
         except RequestFailed as error:

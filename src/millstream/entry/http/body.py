@@ -7,6 +7,7 @@ its punctuation first, and all of it in a thread: between two steps the event lo
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import msgspec
@@ -18,15 +19,21 @@ INLINE_BYTES = 256 * 1024  # below this a body cannot hold enough values to matt
 MAX_STRINGS = 200_000  # names of fields too
 MAX_CONTAINERS = 100_000  # arrays and objects
 MAX_VALUES = 1_000_000  # of all kinds
+MAX_DEPTH = 100  # arrays and objects in one another; what works on values may recurse
+
+_EMPTY = re.compile(rb"\[\]|\{\}")
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 async def decode_body(body: bytes) -> dict[str, Any]:
     """Decode one JSON object, off the event loop where it is large.
 
     Raises:
-        RequestError: it is none, or has too many values.
+        RequestError: it is none, or has too many values, or nests them too deeply.
     """
     if len(body) <= INLINE_BYTES:
+        if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+            check_depth(_outside_strings(body))
         return decode_object(body)
     return await asyncio.to_thread(_decode_large, body)
 
@@ -42,10 +49,7 @@ def check_weight(body: bytes) -> None:
     Raises:
         RequestError: there are too many.
     """
-    plain = body
-    for escaped in (b"\\\\", b'\\"'):
-        if escaped in plain:
-            plain = plain.replace(escaped, b"")
+    plain = _without_escapes(body)
     if (strings := plain.count(b'"') // 2) > MAX_STRINGS:
         _refuse(strings, "strings and names", MAX_STRINGS)
     outside = b"".join(plain.split(b'"')[::2])
@@ -53,6 +57,35 @@ def check_weight(body: bytes) -> None:
         _refuse(containers, "arrays and objects", MAX_CONTAINERS)
     if (values := outside.count(b",") + 1) > MAX_VALUES:
         _refuse(values, "values", MAX_VALUES)
+    check_depth(outside)
+
+
+def check_depth(outside: bytes) -> None:
+    """Measure nesting without recursion: take away the innermost level until nothing is left. `outside` has no strings.
+
+    Raises:
+        RequestError: it is too deep.
+    """
+    brackets = outside.translate(None, _NOT_BRACKETS)
+    for _ in range(MAX_DEPTH):
+        inner = brackets
+        brackets = _EMPTY.sub(b"", inner)
+        if brackets == inner:  # nothing is left or, in what is no JSON, what is never closed
+            return
+    if brackets:
+        raise RequestError(f"The body is nested more than {MAX_DEPTH} levels deep.", code="body_too_complex")
+
+
+def _outside_strings(body: bytes) -> bytes:
+    return b"".join(_without_escapes(body).split(b'"')[::2])
+
+
+def _without_escapes(body: bytes) -> bytes:
+    """`body` without what a backslash precedes, so that every quote left is an end of a string."""
+    for escaped in (b"\\\\", b'\\"'):
+        if escaped in body:
+            body = body.replace(escaped, b"")
+    return body
 
 
 def _refuse(count: int, things: str, limit: int) -> None:

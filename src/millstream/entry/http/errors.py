@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millstream.entry.failure import Failure
+from millstream.errors import OverloadError
 
 Header = tuple[bytes, bytes]
 
@@ -17,8 +18,15 @@ def error_body(failure: Failure) -> bytes:
 
 
 def error_headers(failure: Failure) -> list[Header]:
-    """`Retry-After` where trying again later may help."""
-    return [] if failure.retry_after_s is None else [(b"retry-after", b"%d" % failure.retry_after_s)]
+    """`Retry-After` where trying again later may help, what a 401 must say, and that a deadline is no reason to try again."""
+    headers: list[Header] = []
+    if failure.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % failure.retry_after_s))
+    if failure.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if failure.code == "deadline":
+        headers.append((b"x-should-retry", b"false"))  # OpenAI's clients try a 504 again by themselves, and listen to this
+    return headers
 
 
 def not_found(path: str) -> Failure:
@@ -56,9 +64,21 @@ def too_many_headers(limit: int) -> Failure:
     return Failure(431, f"The request has more than {limit} headers.", "invalid_request_error", code="headers_too_large")
 
 
+def too_many_connections(limit: int) -> Failure:
+    """More connections are open than the limit."""
+    message = f"The server has {limit} connections, the most it takes. Try again later."
+    return Failure(OverloadError.status, message, OverloadError.type, code="too_many_connections", retry_after_s=1)
+
+
 def request_timeout(limit_s: float) -> Failure:
     """The rest of the request did not come."""
     return Failure(408, f"Nothing more of the request came for {limit_s:g} s.", "invalid_request_error", code="request_timeout")
+
+
+def request_too_slow(size: int, seconds: float) -> Failure:
+    """The request comes byte by byte."""
+    message = f"Only {size} bytes of the request came in {seconds:.0f} s."
+    return Failure(408, message, "invalid_request_error", code="request_timeout")
 
 
 def no_upgrade() -> Failure:

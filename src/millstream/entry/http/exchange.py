@@ -43,6 +43,9 @@ class Exchange:
         self.path: str = scope["path"]
         self.started = False
         self._query: bytes = scope.get("query_string", b"")
+        self.is_admin = False  # the app says so
+        self.more_headers: list[Header] = []  # of the answer, whatever it is
+        self.hold: Callable[[int], None] = lambda size: None  # counts bytes of the body as they are read, and may refuse them
         self._headers: Sequence[Header] = scope["headers"]
         extensions = scope.get("extensions", {})
         self._transport: asyncio.Transport | None = extensions.get(TRANSPORT)
@@ -72,6 +75,7 @@ class Exchange:
 
         Raises:
             RequestFailed: too large (413) or declared as something other than JSON (415).
+            OverloadError: too much is held already.
             RequestError: not declared, not JSON, or not an object.
             ClientGone: the client left before the body was complete.
         """
@@ -102,6 +106,7 @@ class Exchange:
             size += len(part)
             if size > self._max_body_bytes:
                 raise RequestFailed(body_too_large(self._max_body_bytes))
+            self.hold(len(part))
             parts.append(part)
             if not message.get("more_body", False):
                 return b"".join(parts)
@@ -133,6 +138,11 @@ class Exchange:
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         await self._start(status, [JSON, (b"content-length", b"%d" % len(data)), *headers])
         await self._write({"type": "http.response.body", "body": data})
+
+    async def send_empty(self, headers: Sequence[Header]) -> None:
+        """Answer with 204, which has no body."""
+        await self._start(204, list(headers))
+        await self._write({"type": "http.response.body", "body": b""})
 
     async def send_failure(self, failure: Failure, *, headers: Sequence[Header] = ()) -> None:
         """Answer with an error: status and envelope."""
@@ -167,6 +177,7 @@ class Exchange:
 
     async def _start(self, status: int, headers: list[Header]) -> None:
         self.started = True
+        headers += self.more_headers
         if self.request_id is not None:
             headers.append((b"x-request-id", self.request_id.encode("ascii")))
         await self._write({"type": "http.response.start", "status": status, "headers": headers})

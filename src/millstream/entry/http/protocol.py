@@ -13,13 +13,24 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from millstream.entry.failure import Failure, shutting_down
 from millstream.entry.http.direct import DirectWriter
-from millstream.entry.http.errors import bad_http, error_body, headers_too_large, no_upgrade, request_timeout, too_many_headers
+from millstream.entry.http.errors import (
+    bad_http,
+    error_body,
+    headers_too_large,
+    no_upgrade,
+    request_timeout,
+    request_too_slow,
+    too_many_connections,
+    too_many_headers,
+)
 from millstream.entry.http.exchange import DIRECT, TRANSPORT
 
 MAX_HEADER_BYTES = 64 * 1024  # request line and headers; httptools itself has no limit
 MAX_HEADERS = 128
 MAX_AHEAD = 16  # requests that may wait for the answer to an earlier one
 MAX_AHEAD_BYTES = 64 * 1024  # body of the newest of them
+MIN_BYTES_PER_S = 1024  # a request that comes more slowly, after the read timeout, only keeps a place from others
+EXTRA_TIMEOUT_S = 1.0  # what a connection too many may be silent for
 _OVERHEAD = 4  # bytes of `: ` and the line break
 
 
@@ -28,9 +39,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     read_timeout_s: ClassVar[float]
     write_timeout_s: ClassVar[float]
+    max_connections: ClassVar[int]
 
     _running: RequestResponseCycle | None = None  # the request being answered; uvicorn's `cycle` is the newest, maybe queued
+    _is_extra = False  # one connection too many: its first request is refused, and it gets no time to send one
     _in_message = False  # a request has begun and its body is not complete
+    _begun_at = 0.0
+    _message_bytes = 0  # read since then
     _progress = False  # headers, body or end were reached since the last read
     _unparsed_bytes = 0  # read since then: headers, trailers or chunk extensions that have not come to an end
     _header_bytes = 0
@@ -42,6 +57,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._is_extra = len(self.connections) > self.max_connections
         self._direct = DirectWriter(transport, self.flow)
         self._read_at = self._taken_at = self.loop.time()
 
@@ -59,6 +75,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self._progress = False
         super().data_received(data)
+        self._message_bytes += len(data)
         self._unparsed_bytes = 0 if self._progress else self._unparsed_bytes + len(data)
         if self._unparsed_bytes > MAX_HEADER_BYTES:
             self._refuse(headers_too_large(MAX_HEADER_BYTES))
@@ -69,6 +86,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_message = True
+        self._begun_at = self._read_at
+        self._message_bytes = 0
         self._header_bytes = 0
         super().on_message_begin()
         self.scope["extensions"] = cast("Any", {TRANSPORT: self.transport, DIRECT: self._direct})
@@ -83,6 +102,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._progress = True
+        if self._is_extra:
+            self._failure = too_many_connections(self.max_connections)
+            raise ValueError(self._failure.code)
         if self.parser.should_upgrade():
             self._decline_upgrade()
         super().on_headers_complete()
@@ -113,11 +135,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unsent = unsent
         if now - self._taken_at >= self.write_timeout_s:
             self.transport.abort()
-        elif self._awaits_bytes() and now - self._read_at >= self.read_timeout_s:
+        elif self._awaits_bytes() and now - self._read_at >= (EXTRA_TIMEOUT_S if self._is_extra else self.read_timeout_s):
             if self._in_message:
                 self._refuse(request_timeout(self.read_timeout_s))
             else:
                 self.transport.close()
+        elif self._in_message and now - self._begun_at >= self.read_timeout_s + self._message_bytes / MIN_BYTES_PER_S:
+            self._refuse(request_too_slow(self._message_bytes, now - self._begun_at))
 
     def shutdown(self) -> None:
         """Called once, when the server ends: answers under way are completed, all else is refused or closed."""

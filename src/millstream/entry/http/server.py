@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -29,10 +30,13 @@ class EntryServer(uvicorn.Server):
     """A uvicorn server that leaves the process's signals alone. `should_exit = True` stops it."""
 
     def __init__(self, app: Any, config: ServerConfig) -> None:
-        limits = {"read_timeout_s": config.read_timeout_s, "write_timeout_s": config.write_timeout_s}
-        logging.getLogger("uvicorn").setLevel(
-            logging.ERROR
-        )  # it warns of each request that is none: anybody could fill the log
+        limits = {
+            "read_timeout_s": config.read_timeout_s,
+            "write_timeout_s": config.write_timeout_s,
+            "max_connections": config.max_connections,
+        }
+        # it warns of each request that is none: anybody could fill the log
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -99,6 +103,13 @@ def bind(host: str, port: int) -> socket.socket:
         ) from None
     sock.set_inheritable(False)
     return sock
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process have as many connections as the system allows: the usual soft limit is 1,024 descriptors."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # some systems refuse what they call the hard limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def url_of(sock: socket.socket) -> str:

@@ -1,4 +1,4 @@
-"""POST /generate and /abort_request: the runtime's own API, with SGLang's names. Streams carry deltas, not repeats."""
+"""POST /generate: the runtime's own API, with SGLang's names. Streams carry deltas, not repeats."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from millstream.entry.failure import Failure, RequestFailed, failure_of_abort
+from millstream.entry.deadline import resolve_deadline
+from millstream.entry.failure import Failure, failure_of_abort
 from millstream.entry.fields import FieldRules
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import (
-    ABORT,
     DEFAULT_MAX_NEW_TOKENS,
     GENERATE,
     SAMPLING,
@@ -43,6 +43,7 @@ async def generate(exchange: Exchange, service: Service) -> None:
 async def _run(exchange: Exchange, service: Service, request: GenerateRequest, received: float) -> None:
     manager = service.manager
     obj = _to_request(request, received, service.clock())
+    obj.deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
     origin = Origin(
         api="generate",
         model=service.text.names[0],
@@ -83,6 +84,7 @@ def _to_request(request: GenerateRequest, received: float, adapted: float) -> Ge
         input_ids=request.input_ids,
         sampling=sampling.to_sampling(max_new_tokens=sampling.max_new_tokens, min_new_tokens=sampling.min_new_tokens),
         cache_namespace=cache_namespace(request.cache_salt, request.extra_key),
+        progress=request.stream and request.include_progress,
         timing=Timing(received=received, adapted=adapted),
     )
 
@@ -159,19 +161,3 @@ def _finish_reason(finish: FinishReason) -> dict[str, Any]:
     if isinstance(finish, Length):
         return {"type": "length", "length": finish.limit}
     return {"type": "abort", "message": finish.message}
-
-
-async def abort_request(exchange: Exchange, service: Service) -> None:
-    """Abort the request or call with exactly this rid, or all with `abort_all`; says what was aborted."""
-    request = ABORT.parse(await exchange.read_object())
-    manager = service.started
-    if request.abort_all:
-        await exchange.send_json({"aborted": manager.abort_all() if manager is not None else []})
-        return
-    if not request.rid:
-        raise RequestError("rid is empty; to abort everything, send `abort_all`: true.", param="rid")
-    aborted = manager.abort(request.rid) if manager is not None else []
-    if not aborted:
-        message = f"No live request has the rid `{request.rid}`."
-        raise RequestFailed(Failure(404, message, "invalid_request_error", "rid", "rid_not_found"))
-    await exchange.send_json({"aborted": aborted})

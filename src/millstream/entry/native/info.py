@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from millstream import __version__
+from millstream.config import SECRETS, ServerConfig
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.service import Service
 from millstream.errors import ModelNotFound
@@ -50,6 +51,12 @@ def _card(service: Service, name: str) -> dict[str, Any]:
     }
 
 
+def _shown(config: ServerConfig) -> dict[str, Any]:
+    """The options, with how many secrets there are in place of the secrets."""
+    options = dataclasses.asdict(config)
+    return options | {name: f"{len(options[name])} hidden" for name in SECRETS if options[name]}
+
+
 async def server_info(exchange: Exchange, service: Service) -> None:
     """Version, options, processes and live counts, asked of all three processes."""
     manager = service.manager
@@ -65,7 +72,7 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "model": service.text.names[0],
             "text_encoder": service.text.tokenizer.encoder_name,
             "text_decoder": service.text.tokenizer.decoder_name,
-            "configuration": dataclasses.asdict(service.config),
+            "configuration": _shown(service.config),
             "engine": manager.engine,
             "processes": service.processes,
             "live_requests": max(by_process.values()),

@@ -19,7 +19,9 @@ class GenerateRequest(Struct, kw_only=True):
     input_ids: list[int] | None = None
     sampling_params: dict[str, Any] = {}
     stream: bool = False
+    include_progress: bool = False  # of a stream
     rid: str | None = None
+    timeout: float | None = None  # seconds
     cache_salt: str = ""
     extra_key: str = ""
 
@@ -34,9 +36,10 @@ class NativeSampling(SamplingFields, kw_only=True):
 
 
 class AbortRequest(Struct, kw_only=True):
-    """POST /abort_request."""
+    """POST /abort_request: one rid or a list. With `prefix` each stands for all live rids that begin with it."""
 
-    rid: str = ""
+    rid: str | list[str] = ""
+    prefix: bool = False
     abort_all: bool = False
 
 

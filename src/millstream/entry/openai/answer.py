@@ -54,12 +54,33 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
             await _whole(exchange, service, call, generation)
 
 
-def _failure(finish: FinishReason) -> Failure | None:
-    return failure_of_abort(finish) if isinstance(finish, Abort) else None
+class _Ends:
+    """Says which ends of a call's choices are failures of the call: all but success, and but the abort of some choices.
+
+    Asked once for each choice. A client that aborts one choice of several by its own rid has asked for nothing else to end.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._several = len(call.requests) > 1
+        self._num_wanted = len(call.requests)
+
+    def failure(self, finish: FinishReason) -> Failure | None:
+        """What the end of one choice means to the call, where it is a failure."""
+        if not isinstance(finish, Abort):
+            return None
+        if finish.cause == "aborted":
+            self._num_wanted -= 1
+            if self._num_wanted:
+                return None
+        return failure_of_abort(finish)
+
+    def is_shown(self, finish: FinishReason) -> bool:
+        """Whether the choice has a `finish_reason`."""
+        return not isinstance(finish, Abort) or (self._several and finish.cause == "aborted")
 
 
 async def _whole(exchange: Exchange, service: Service, call: Call, generation: Generation) -> None:
-    choices = await collect(generation, _failure)
+    choices = await collect(generation, _Ends(call).failure)
     tally = Tally(generation, call.fields.n)
     body: dict[str, Any] = {
         "id": call.response_id,
@@ -90,6 +111,7 @@ class _ChunkStream:
     def __init__(self, call: Call, generation: Generation) -> None:
         options = call.fields.stream_options or StreamOptions()
         self._call = call
+        self._ends = _Ends(call)
         self._ids = call.fields.return_token_ids
         self._include_usage = bool(options.include_usage)
         self._continuous = bool(options.continuous_usage_stats)
@@ -113,7 +135,7 @@ class _ChunkStream:
         usage = self._tally.usage() if self._continuous else None
         ids = token_ids if self._ids else None
         chunk = self._chunks.text(index, text, ids, usage) if text or ids else b""
-        if finish is None or isinstance(finish, Abort):
+        if finish is None or not self._ends.is_shown(finish):
             return chunk
         return chunk + self._chunks.finish(index, finish, usage)
 
@@ -122,8 +144,8 @@ class _ChunkStream:
         return None if self._ids or self._continuous else self._chunks.around_text(index)
 
     def failure(self, finish: FinishReason) -> Failure | None:
-        """Every abort is a failure."""
-        return _failure(finish)
+        """See `_Ends`."""
+        return self._ends.failure(finish)
 
     def closing(self) -> bytes:
         """The usage chunk, where it was asked for."""

@@ -48,6 +48,7 @@ def make_requests(
     prompts: Sequence[str | list[int]],
     *,
     add_special_tokens: bool,
+    deadline: float | None,
     received: float,
     adapted: float,
 ) -> list[GenerateReqInput]:
@@ -62,6 +63,7 @@ def make_requests(
         )
     limit = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
     namespace = cache_namespace(fields.cache_salt, fields.extra_key)
+    progress = fields.stream and fields.stream_options is not None and bool(fields.stream_options.include_progress)
     single = fields.n * len(prompts) == 1
     return [
         GenerateReqInput(
@@ -71,6 +73,8 @@ def make_requests(
             add_special_tokens=add_special_tokens,
             sampling=fields.to_sampling(max_new_tokens=limit, min_new_tokens=fields.min_tokens, choice=choice),
             cache_namespace=namespace,
+            deadline=deadline,
+            progress=progress and number == choice == 0,  # the others are beside it
             timing=Timing(received=received, adapted=adapted),
         )
         for number, prompt in enumerate(prompts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from millstream.entry.deadline import before, resolve_deadline
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.answer import Call, answer
@@ -29,17 +30,27 @@ async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequ
     model = service.resolve_model(request.model)
     check_choices(request.n, prompts=1, places=service.places)
     rid = resolve_rid(request.rid)
-    prompt = await render(
+    deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
+    rendering = render(
         service,
         request.messages,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
         kwargs=request.chat_template_kwargs,
     )
+    prompt = await before(deadline, received, service.clock, rendering)
     call = Call(
         rid=rid,
         fields=request,
-        requests=make_requests(request, rid, [prompt], add_special_tokens=False, received=received, adapted=service.clock()),
+        requests=make_requests(
+            request,
+            rid,
+            [prompt],
+            add_special_tokens=False,
+            deadline=deadline,
+            received=received,
+            adapted=service.clock(),
+        ),
         origin=Origin(api="chat", model=model, prompt_param="messages", request_id=exchange.request_id),
         shape=CHAT_SHAPE,
     )

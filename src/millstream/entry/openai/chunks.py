@@ -47,12 +47,17 @@ COMPLETION_SHAPE = Shape(
 
 
 def finish_members(finish: FinishReason) -> Json:
-    """`finish_reason` in OpenAI's words, and SGLang's `matched_stop`: the stop string, the token id, or null."""
+    """`finish_reason` in OpenAI's words, and SGLang's `matched_stop`: the stop string, the token id, or null.
+
+    OpenAI has no word for one choice of several that its client aborted; `abort` is SGLang's and vLLM's.
+    """
     if isinstance(finish, Stop):
         return {"finish_reason": "stop", "matched_stop": finish.matched}
     if isinstance(finish, Length):
         return {"finish_reason": "length", "matched_stop": None}
-    raise InvariantError("an aborted request has no finish_reason")
+    if finish.cause == "aborted":
+        return {"finish_reason": "abort", "matched_stop": None}
+    raise InvariantError("a request that failed has no finish_reason")
 
 
 class ChunkWriter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from millstream.entry.deadline import resolve_deadline
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.answer import Call, answer
@@ -36,7 +37,15 @@ async def _run(exchange: Exchange, service: Service, request: CompletionRequest,
     call = Call(
         rid=rid,
         fields=request,
-        requests=make_requests(request, rid, prompts, add_special_tokens=True, received=received, adapted=service.clock()),
+        requests=make_requests(
+            request,
+            rid,
+            prompts,
+            add_special_tokens=True,
+            deadline=resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received),
+            received=received,
+            adapted=service.clock(),
+        ),
         origin=Origin(
             api="completions",
             model=model,

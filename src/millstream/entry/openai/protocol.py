@@ -13,11 +13,12 @@ MAX_CHOICES = 128  # n, and n times the number of prompts
 
 
 class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
-    """`stream_options`. `include_obfuscation` has no effect: nothing is padded."""
+    """`stream_options`. `include_obfuscation` has no effect: nothing is padded. `include_progress` is our own."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
+    include_progress: bool | None = None
 
 
 class GenerationFields(SamplingFields, kw_only=True):
@@ -33,6 +34,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     cache_salt: str = ""
     extra_key: str = ""
     rid: str | None = None
+    timeout: float | None = None  # seconds
     return_token_ids: bool = False
 
 
@@ -107,7 +109,6 @@ _REFUSED = {
     "session_id": Refused(_NO_SESSIONS),
     "session_params": Refused(_NO_SESSIONS, ({},)),
     "priority": Refused("requests are served in the order they come", (0,)),
-    "timeout": Refused("close the connection to end a request"),
     "reasoning_effort": Refused("the model has no reasoning modes", ("none",)),
     "verbosity": Refused("the model has no verbosity modes", ("medium",)),
     "separate_reasoning": Refused("reasoning is not taken apart by this server", (False,)),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream.checkpoint.locate import ModelSource
@@ -19,7 +20,7 @@ from millstream.checkpoint.weights import open_checkpoint
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
-from millstream.execution.sampling import sample
+from millstream.execution.sampling import NOT_FINITE, sample
 from millstream.execution.torch.attention import AttentionPlan
 from millstream.execution.torch.decoder import Decoder, StepInput
 from millstream.execution.torch.kv_store import KVStore, default_total_tokens
@@ -53,14 +54,16 @@ class TorchExecutor:
         if not batch.rows:
             return ForwardOutput(token_ids)
         sampled = [index for index, row in enumerate(batch.rows) if row.sample]
+        output = ForwardOutput(token_ids)
         with torch.inference_mode():
             hidden = self._hidden(batch.rows)
+            ends = np.cumsum([row.end - row.start for row in batch.rows]) - 1
+            if len(sampled) < len(batch.rows):
+                self._check_chunks(batch.rows, hidden, ends, output)
             if not sampled:
-                return ForwardOutput(token_ids)
-            ends = np.cumsum([row.end - row.start for row in batch.rows])[sampled] - 1
-            logits = self._decoder.logits(hidden[torch.from_numpy(ends).to(self._target.device)]).cpu().numpy()
+                return output
+            logits = self._decoder.logits(hidden[torch.from_numpy(ends[sampled]).to(self._target.device)]).cpu().numpy()
         drawn, errors = sample(logits, [batch.rows[index] for index in sampled])
-        output = ForwardOutput(token_ids)
         for place, index in enumerate(sampled):
             if place in errors:
                 output.errors[index] = errors[place]
@@ -99,6 +102,18 @@ class TorchExecutor:
             },
         )
         return self._decoder.hidden(step, self._store)
+
+    def _check_chunks(self, rows: Sequence[ForwardRow], hidden: Tensor, ends: NDArray[np.intp], output: ForwardOutput) -> None:
+        """Find NaN or infinity in prefill chunks: at their last position, which has seen all before it.
+
+        Nobody samples there, and KV that is not finite must not become a prefix that others share.
+        """
+        chunks = [index for index, row in enumerate(rows) if not row.sample]
+        is_finite = torch.isfinite(hidden[torch.from_numpy(ends[chunks]).to(self._target.device)]).all(dim=1).tolist()
+        for index, fine in zip(chunks, is_finite, strict=True):
+            if not fine:
+                output.errors[index] = NOT_FINITE
+                self._heal(rows[index])
 
     def _heal(self, row: ForwardRow) -> None:
         self._store.heal(list(row.pages[: -(-row.end // self._store.page_size)]))

@@ -105,3 +105,29 @@ def test_an_error_quotes_only_the_beginning_of_what_was_sent() -> None:
             assert len((await post(Entry().app, "/v1/completions", body)).content) < 2000
 
     run(scenario())
+
+
+def depth(value: Any) -> int:
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+
+@given(st.dictionaries(st.text(), values, max_size=5))
+def test_nesting_is_measured_exactly_whatever_strings_hold(value: dict[str, Any]) -> None:
+    data = msgspec.json.encode(value)
+    with patch.object(body_module, "MAX_DEPTH", depth(value)):
+        assert run(decode_body(data)) == value
+        check_weight(data)
+    if depth(value) > 1:
+        with patch.object(body_module, "MAX_DEPTH", depth(value) - 1):
+            with pytest.raises(RequestError, match="nested more than"):
+                check_weight(data)
+            with pytest.raises(RequestError, match="nested more than"):
+                run(decode_body(data))
+
+
+@pytest.mark.parametrize("count", [101, 1000, 200_000, 1_000_000])
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}"), (b"[", b""), (b"[}", b"{]")])
+def test_endless_nesting_is_the_client_s_error(count: int, opening: bytes, closing: bytes) -> None:
+    with pytest.raises(RequestError):
+        run(decode_body(b'{"x":' + opening * count + b"1" + closing * count + b"}"))

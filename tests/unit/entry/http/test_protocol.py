@@ -132,6 +132,23 @@ def test_a_request_that_does_not_go_on_gets_408(sent: bytes, caplog: pytest.LogC
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.parametrize("start", [b"GET /health HTTP/1.1\r\nX-Slow: ", HEAD + b"\r\n{"], ids=["headers", "body"])
+def test_a_request_that_comes_byte_by_byte_gets_408(start: bytes) -> None:
+    async def scenario() -> None:
+        async with serving(Entry(ServerConfig(read_timeout_s=0.3))) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(start)
+            reading = asyncio.create_task(reader.read())
+            while not (await asyncio.wait((reading,), timeout=0.02))[0]:
+                writer.write(b" ")  # never silent for long
+            answer = await reading
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert error_of(answer)["code"] == "request_timeout"
+            writer.close()
+
+    run(scenario())
+
+
 def test_the_read_timeout_ends_a_silent_connection_but_none_that_waits_for_us_or_rests() -> None:
     async def scenario() -> None:
         entry = Entry(ServerConfig(read_timeout_s=0.1))
@@ -234,3 +251,33 @@ def test_an_upgrade_without_a_body_is_declined_and_the_request_answered(caplog: 
 
     run(scenario())
     assert not any(record.levelno >= logging.WARNING for record in caplog.records)
+
+
+def test_a_connection_too_many_is_refused_and_gets_no_time_and_the_others_are_served() -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(max_connections=2))
+        async with running(entry) as (server, port):
+            first, second = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            await until(lambda: len(server.server_state.connections) == 2)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(post_bytes({"messages": [{"role": "user", "content": "hi"}]}))
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 429 ")
+            assert b"retry-after: 1\r\n" in answer
+            assert error_of(answer)["code"] == "too_many_connections"
+            writer.close()
+            silent, idle = await asyncio.open_connection("127.0.0.1", port)
+            assert await silent.read() == b""
+            idle.close()
+            for _, used in (first, second):
+                used.write(post_bytes({"messages": [{"role": "user", "content": "hi"}]}))
+            for answering, used in (first, second):
+                assert (await answering.readline()).startswith(b"HTTP/1.1 200 ")
+                used.close()
+            await until(lambda: not server.server_state.connections)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(post_bytes({"messages": [{"role": "user", "content": "hi"}]}))
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+
+    run(scenario())

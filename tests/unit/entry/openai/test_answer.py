@@ -94,7 +94,7 @@ def test_a_refused_admission_is_a_real_status(path: str, stream: bool) -> None:
         entry = Entry()
         entry.engine.answer = lambda sent: entry.engine.reject(sent.rid)
         response = await post(entry.app, path, {**BODIES[path], "stream": stream})
-        assert (response.status, response.error["type"]) == (503, "overloaded_error")
+        assert (response.status, response.error["type"]) == (429, "overloaded_error")
         assert response.headers["retry-after"] == "1"
         assert (entry.manager.live_requests, entry.engine.aborts) == (0, [])
 
@@ -245,6 +245,24 @@ def test_a_drain_refuses_new_requests_and_lets_running_ones_end(stream: bool) ->
         entry.engine.say("done")(entry.engine.requests[0])
         response = await call.response()
         assert (response.status, b"done" in response.content) == (200, True)
+
+    run(scenario())
+
+
+@every_route
+def test_a_request_whose_prompt_is_not_ready_when_the_drain_begins_is_refused(path: str) -> None:
+    async def scenario() -> None:
+        tokenizer = SlowTokenizer()
+        entry = Entry(context_length=100_000, tokenizer=tokenizer)
+        body = {CHAT: {"messages": [{"role": "user", "content": "word " * 1000}]}, COMPLETIONS: {"prompt": "word " * 1000}}
+        call = Call(entry.app, path, {**BODIES[path], **body.get(path, {"text": "word " * 1000})})
+        await until(lambda: entry.manager.live_requests > 0)
+        entry.service.draining = True
+        assert entry.manager.abort_all("drain") == ["r"]
+        response = await call.response()
+        tokenizer.go.set()
+        assert (response.status, response.error["code"], response.headers["retry-after"]) == (503, "drain", "5")
+        assert (entry.engine.sent, entry.manager.live_requests) == ([], 0)
 
     run(scenario())
 

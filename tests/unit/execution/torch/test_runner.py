@@ -87,6 +87,20 @@ def test_a_row_that_makes_infinities_fails_alone_and_leaves_its_pages_usable(exe
     assert greedy(executor, ids, [4, 5, 6, 10], 4) == expected
 
 
+@pytest.mark.parametrize("prompt", [[POISON] * 11, [POISON, *range(10, 20)], [*range(10, 16), POISON, 17, 18, 19, 20]])
+def test_infinities_in_a_chunk_of_a_prompt_are_found_before_anybody_could_share_it(
+    executor: TorchExecutor, prompt: list[int]
+) -> None:
+    ids = list(range(10, 22))
+    expected = greedy(executor, ids, [0, 1, 2, 3], 4)
+    output = executor.forward(ForwardBatch([row(prompt, [4, 5, 6], 0, 8), row(ids, [7, 8, 9]), row(ids, [10, 11], 0, 5)]))
+    assert list(output.errors) == [0]
+    assert output.token_ids == [[], expected[:1], []]
+    assert greedy(executor, ids, [4, 5, 6, 12], 4) == expected
+    alone = executor.forward(ForwardBatch([row(prompt, [4, 5, 6], 0, 8)]))  # a step in which nobody samples
+    assert list(alone.errors) == [0]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,0 +1,76 @@
+"""KeyRing: which API key may do what. Asked by the app before a route is even looked up; knows paths and headers, no bodies.
+
+A key is compared by its hash, with all that are known, in a time that does not depend on it. None is ever logged or answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+from millstream.entry.failure import Failure, RequestFailed
+
+OPEN_PATHS = ("/health", "/ready")  # probes have no keys
+ADMIN_PATHS = ("/server_info",)
+
+
+class KeyRing:
+    """User keys for all routes but probes; admin keys also for what shows or touches others' requests.
+
+    Without user keys everybody is a user, and without admin keys every user is an admin.
+    """
+
+    def __init__(self, user_keys: Iterable[str], admin_keys: Iterable[str]) -> None:
+        self._users = [_digest(key.encode()) for key in user_keys]
+        self._admins = [_digest(key.encode()) for key in admin_keys]
+
+    def check(self, path: str, authorization: bytes | None) -> bool:
+        """Let a request pass; returns whether it comes from an admin.
+
+        Raises:
+            RequestFailed: 401 without a key that is known, 403 where it is a user's and an admin's is needed.
+        """
+        if not self._users and not self._admins:
+            return True
+        if path in OPEN_PATHS:
+            return False
+        digest = _digest(_bearer(authorization))
+        is_admin = _is_among(digest, self._admins)
+        is_user = _is_among(digest, self._users) or is_admin or not self._users
+        if not is_user:
+            raise RequestFailed(_unauthorized(is_missing=authorization is None))
+        if not self._admins:
+            return True
+        if path in ADMIN_PATHS and not is_admin:
+            raise RequestFailed(
+                forbidden() if _is_among(digest, self._users) else _unauthorized(is_missing=authorization is None)
+            )
+        return is_admin
+
+
+def forbidden() -> Failure:
+    """The key is a user's, and this takes an admin's."""
+    return Failure(403, "This needs the admin API key.", "permission_error", code="insufficient_permissions")
+
+
+def _unauthorized(*, is_missing: bool) -> Failure:
+    message = "An API key is needed: send it as `Authorization: Bearer KEY`." if is_missing else "The API key is not correct."
+    return Failure(401, message, "invalid_request_error", code="invalid_api_key")
+
+
+def _bearer(authorization: bytes | None) -> bytes:
+    """The token of an `Authorization: Bearer` header; empty, which no key is, for anything else."""
+    scheme, _, token = (authorization or b"").partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _is_among(digest: bytes, known: list[bytes]) -> bool:
+    found = False
+    for each in known:
+        found |= hmac.compare_digest(digest, each)  # all of them: the time must not tell which
+    return found

@@ -1,0 +1,50 @@
+"""POST /abort_request: end requests by their rid, from any connection. SGLang's route; the answer says what was aborted."""
+
+from __future__ import annotations
+
+from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.http.auth import forbidden
+from millstream.entry.http.exchange import Exchange
+from millstream.entry.native.protocol import ABORT, AbortRequest
+from millstream.entry.service import Service
+from millstream.entry.tokenizer_manager import TokenizerManager
+from millstream.errors import RequestError
+
+MAX_RIDS = 1024  # in one call: with `prefix` each is compared with every live rid
+
+
+async def abort_request(exchange: Exchange, service: Service) -> None:
+    """Abort the requests or calls with exactly these rids, those that begin with them, or all."""
+    request = ABORT.parse(await exchange.read_object())
+    manager = service.started
+    if (request.abort_all or request.prefix) and not exchange.is_admin:
+        raise RequestFailed(forbidden())  # who names no rid ends the requests of others
+    if request.abort_all:
+        if request.rid:
+            raise RequestError("rid and abort_all exclude each other.", param="rid")
+        await exchange.send_json({"aborted": manager.abort_all() if manager is not None else []})
+        return
+    rids = _rids(request)
+    found = {rid: _abort(manager, rid, request) if manager is not None else [] for rid in rids}
+    aborted = list(dict.fromkeys(each for rid in found for each in found[rid]))
+    not_found = [rid for rid in found if not found[rid]]
+    if not aborted:
+        shown = f"`{not_found[0]}`" if len(rids) == 1 else f"one of the {len(rids)}"
+        message = f"No live request has the rid {shown}." if not request.prefix else f"No live rid begins with {shown}."
+        raise RequestFailed(Failure(404, message[:1000], "invalid_request_error", "rid", "rid_not_found"))
+    await exchange.send_json(
+        {"aborted": aborted, "not_found": not_found} if isinstance(request.rid, list) else {"aborted": aborted}
+    )
+
+
+def _rids(request: AbortRequest) -> list[str]:
+    rids = request.rid if isinstance(request.rid, list) else [request.rid]
+    if not rids or not all(rids):
+        raise RequestError("rid is empty; to abort everything, send `abort_all`: true.", param="rid")
+    if len(rids) > MAX_RIDS:
+        raise RequestError(f"rid has {len(rids)} items; at most {MAX_RIDS} are allowed.", param="rid")
+    return rids
+
+
+def _abort(manager: TokenizerManager, rid: str, request: AbortRequest) -> list[str]:
+    return manager.abort_prefix(rid) if request.prefix else manager.abort(rid)
