@@ -87,7 +87,13 @@ class Call:
             "headers": [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in given.items() if v is not None],
             "extensions": {"millstream.transport": self, "millstream.direct": direct},
         }
-        self.task = asyncio.create_task(app(scope, self._incoming.get, self._send))
+        self.task = asyncio.create_task(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        message = await self._incoming.get()
+        if message["type"] == "http.disconnect":
+            self._incoming.put_nowait(message)  # a server says it again and again
+        return message
 
     async def _send(self, message: dict[str, Any]) -> None:
         await self._open.wait()

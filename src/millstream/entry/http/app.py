@@ -5,7 +5,6 @@ Handlers take an `Exchange` and the `Service`. A table is all the routing there 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -67,8 +66,10 @@ class App:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one HTTP request; never raises for what a client does."""
         exchange = Exchange(scope, receive, send, max_body_bytes=self._service.config.max_body_bytes)
-        with contextlib.suppress(ClientGone):
+        try:
             await self._answer(exchange)
+        except ClientGone:
+            await exchange.wait_gone()  # we may know it first, and the server would take our silence for a fault
 
     async def _answer(self, exchange: Exchange) -> None:
         headers: list[Header] = []

@@ -118,7 +118,7 @@ class Exchange:
             ClientGone: it left first; `work` was cancelled and is done.
         """
         task = asyncio.create_task(work)
-        watcher = asyncio.create_task(self._disconnect())
+        watcher = asyncio.create_task(self.wait_gone())
         try:
             await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
@@ -129,7 +129,8 @@ class Exchange:
             await asyncio.gather(task, watcher, return_exceptions=True)
         await task
 
-    async def _disconnect(self) -> None:
+    async def wait_gone(self) -> None:
+        """Wait until the server knows that the client has left."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
