@@ -27,6 +27,9 @@ class ServerConfig:
     port: int = 30000
     """Port to bind; 0 picks a free one."""
 
+    entry_workers: int = 1
+    """Processes that answer HTTP, all of them on the one port."""
+
     executor: Literal["torch", "scripted"] = "torch"
     """What computes tokens: `torch` (a real model) or `scripted` (a stand-in that needs no model)."""
     script: str | None = None
@@ -65,8 +68,14 @@ class ServerConfig:
     """Seconds a client may leave its connection unread before its request is aborted."""
     start_timeout_s: float = 300.0
     """Seconds each process may take to become ready."""
+    max_restarts: int = 10
+    """Deaths of one process within ten minutes that are answered by a restart; one more ends the server."""
     drain_timeout_s: float = 30.0
     """Seconds that running requests get to finish after SIGTERM."""
+    wedge_timeout_s: float = 10.0
+    """Seconds without a sign of life after which a process is killed and restarted."""
+    step_timeout_s: float = 300.0
+    """Seconds in which a process that has work must get something done, or it is killed and restarted. Longer than any step."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe message to log, on stderr."""
 
@@ -91,6 +100,7 @@ class ServerConfig:
 
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("port", 0, 65535),
+    ("entry_workers", 1, 256),
     ("scripted_step_ms", 0, 60_000),
     ("threads", 0, 1024),
     ("context_length", 2, 1 << 30),
@@ -105,16 +115,27 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("read_timeout_s", 0.1, 86400),
     ("write_timeout_s", 0.1, 86400),
     ("start_timeout_s", 1, 86400),
+    ("max_restarts", 0, 1 << 20),
     ("drain_timeout_s", 0, 86400),
+    ("wedge_timeout_s", 3, 86400),
+    ("step_timeout_s", 3, 86400),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildConfig:
-    """What a child process starts with: the options, and where the sockets are."""
+    """What a child process starts with: the options, who it is, and where the sockets are."""
 
     server: ServerConfig
     socket_directory: str
+    name: str
+    """The process's own name, which is also its socket's."""
+    entry: int = 0
+    """An entry worker's number."""
+    listen_fd: int | None = None
+    """An entry worker's listening socket."""
+    is_successor: bool = False
+    """The server was ready before: it replaces a process that died."""
 
     @property
     def socket_dir(self) -> Path:

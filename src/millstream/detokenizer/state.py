@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millstream.detokenizer.witness import Witness
+from millstream.ipc.channel import Sender
+from millstream.messages import BatchStrOutput, TextRow
 from millstream.text.incremental import IncrementalDecoder
+
+
+@dataclass(slots=True)
+class EntryRows:
+    """What was made for one entry worker and is not sent yet."""
+
+    sender: Sender
+    rows: list[TextRow] = field(default_factory=list)
+
+    def send(self) -> None:
+        """Send all rows so far, if there are any."""
+        if self.rows:
+            self.sender.send(BatchStrOutput(self.rows))
+            self.rows = []
 
 
 @dataclass(slots=True)
@@ -18,4 +34,5 @@ class DecodeStatus:
     decoder: IncrementalDecoder
     no_stop_trim: bool
     witness: Witness
+    entry: EntryRows
     pending: str = ""

@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from millstream.entry.failure import Failure
 from millstream.errors import InvariantError
-from millstream.messages import FinishReason, GenerateReqInput, TextRow, Timing, Usage
+from millstream.messages import FinishReason, GenerateReqInput, Received, TextRow, Timing, Usage
 from millstream.text.rolling import TextDigest
 
 
@@ -128,6 +128,13 @@ class ReqState:
         self._digest.add(row.text)
         if row.digest is not None:
             self.mismatched = row.digest != self._digest.value
+
+    @property
+    def received(self) -> Received:
+        """How much has come of it, taken or not."""
+        waiting = len(self._row.text) + sum(map(len, self._texts)) if self._row is not None else 0
+        num_tokens = 0 if self.usage is None else self.usage.completion_tokens
+        return Received(self.rid, num_tokens, self._digest.length + waiting)
 
     def adopt_timing(self, timing: Timing) -> None:
         """Take over the stamps of the other processes from the final row, and keep our own."""

@@ -18,18 +18,19 @@ import msgspec
 from millstream.entry.ending import describe_end
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
+from millstream.entry.questions import Questions
 from millstream.entry.state import Phase, ReqState
 from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize
-from millstream.errors import DuplicateRid, EngineDeadError, MillstreamError
+from millstream.errors import DuplicateRid, MillstreamError
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     AbortReq,
     AdmissionOutput,
     BatchStrOutput,
+    Delivered,
     EngineInfo,
     GenerateReqInput,
-    StatsReply,
-    StatsReq,
+    ReplayReq,
     TextRow,
     ToEntry,
     TokenizedGenerateReqInput,
@@ -39,8 +40,6 @@ from millstream.observe.log import log_request_end
 from millstream.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
-
-STATS_TIMEOUT_S = 5.0
 
 
 class TokenizerManager:
@@ -52,23 +51,25 @@ class TokenizerManager:
         tokenizer: Tokenizer,
         to_scheduler: Sender,
         engine: EngineInfo,
+        entry: int = 0,
         clock: Callable[[], float] = time.monotonic,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
         self.prompts = PromptEncoder(tokenizer, engine.context_length)
+        self.questions = Questions(to_scheduler=to_scheduler, entry=entry)
         self.late_rows_dropped = 0
         self.stream_mismatches = 0  # requests whose text was not what their ids say; anything but 0 is a bug
         self._to_scheduler = to_scheduler
+        self._entry = entry  # the number of this worker
         self._clock = clock
         self._new_seed = new_seed
         self._owners: dict[str, tuple[ReqState, Generation]] = {}
         self._generations: dict[str, Generation] = {}  # by the call's own rid, which may have none of its own
         self._verdicts_due: set[str] = set()  # rids whose final row came before the scheduler's verdict on them
+        self._delivered: list[str] = []  # rids whose final row came, and the scheduler has not been told
         self._idle = asyncio.Event()  # set whenever the last live request ends
-        self._stats: dict[int, asyncio.Future[StatsReply]] = {}
-        self._stats_id = 0
 
     async def generate_request(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:
         """Register, tokenise, check and dispatch all requests of one call, and wait until every one is admitted.
@@ -125,15 +126,18 @@ class TokenizerManager:
             self._abort(state, generation, cause)
         return [state.rid for state, _ in pairs]
 
-    def fail_all(self, failure: Failure, *, tell_scheduler: bool) -> None:
-        """End every request at once: a process they need is gone and their final rows will never come."""
+    def fail_all(self, failure: Failure) -> None:
+        """End every request at once: the scheduler is gone, or does not answer, and their final rows will never come."""
         for state, generation in list(self._owners.values()):
-            if tell_scheduler:
-                self._send_abort(state, "engine_error")
             self._end(state, generation, failure)
-        for future in self._stats.values():
-            if not future.done():
-                future.set_exception(EngineDeadError(failure.message))
+        self._verdicts_due.clear()
+        self.questions.fail(failure)
+
+    def ask_replay(self, pid: int) -> None:
+        """The detokenizer was replaced by `pid`, and all that the old one sent was handled: have the new one go on there."""
+        received = [state.received for state, _ in self._owners.values() if state.dispatched]
+        if received:
+            self._to_scheduler.send(ReplayReq(received, pid, self._entry))
 
     def handle(self, message: ToEntry) -> None:
         """Take one message from the scheduler or the detokenizer."""
@@ -144,31 +148,13 @@ class TokenizerManager:
                 except Exception:  # a fault with one row belongs to its request: the others of the step are not touched
                     log.exception("a row of %s could not be delivered", row.rid)
                     self._fail(row.rid)
+            if self._delivered:
+                self._to_scheduler.send(Delivered(self._delivered, self._entry))
+                self._delivered = []
         elif isinstance(message, AdmissionOutput):
             self._take_verdicts(message)
         else:
-            future = self._stats.pop(message.id, None)
-            if future is not None and not future.done():
-                future.set_result(message)
-
-    async def stats(self, timeout_s: float = STATS_TIMEOUT_S) -> StatsReply:
-        """Ask scheduler and detokenizer for their counts, in order with the data they count.
-
-        Raises:
-            EngineDeadError: no answer within `timeout_s` seconds.
-        """
-        self._stats_id += 1
-        future: asyncio.Future[StatsReply] = asyncio.get_running_loop().create_future()
-        self._stats[self._stats_id] = future
-        number = self._stats_id
-        self._to_scheduler.send(StatsReq(id=number))
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await future
-        except TimeoutError:
-            raise EngineDeadError(f"The engine did not answer within {timeout_s:g} s.") from None
-        finally:
-            self._stats.pop(number, None)
+            self.questions.answer(message)
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no request is live, for at most `timeout_s` seconds; returns whether none is."""
@@ -219,7 +205,11 @@ class TokenizerManager:
                 raise RequestFailed(state.failure)
             if state.obj.sampling.seed is None:
                 state.obj.sampling = msgspec.structs.replace(state.obj.sampling, seed=self._new_seed())
-        return [finalize(state.obj, state.input_ids, self.engine, generation.origin) for state in generation.states]
+        call = generation.rid if len(generation.states) > 1 else ""
+        return [
+            finalize(state.obj, state.input_ids, self.engine, generation.origin, entry=self._entry, call=call)
+            for state in generation.states
+        ]
 
     def _take_verdicts(self, verdicts: AdmissionOutput) -> None:
         for rid in verdicts.accepted:
@@ -236,6 +226,8 @@ class TokenizerManager:
         owned = self._owners.get(row.rid)
         if owned is None:
             self.late_rows_dropped += 1
+            if row.finish is not None:
+                self._delivered.append(row.rid)
             return
         state, generation = owned
         if row.finish is None and generation.take_shortcut(state, row):
@@ -249,6 +241,7 @@ class TokenizerManager:
         if state.phase is Phase.FINISHED:
             if not state.has_verdict:
                 self._verdicts_due.add(state.rid)
+            self._delivered.append(state.rid)
             self._remove(state, generation)
         generation.ring()
 
@@ -268,6 +261,7 @@ class TokenizerManager:
         """End a request by a fault of our own."""
         if (owned := self._owners.get(rid)) is not None:
             self._send_abort(owned[0], "engine_error")
+            self._delivered.append(rid)
             self._end(*owned, INTERNAL)
 
     def _end(self, state: ReqState, generation: Generation, failure: Failure) -> None:

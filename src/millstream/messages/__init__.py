@@ -3,18 +3,21 @@
 | shape | from -> to |
 | --- | --- |
 | `GenerateReqInput` | adapters -> TokenizerManager (same process) |
-| `TokenizedGenerateReqInput`, `AbortReq`, `StatsReq` | entry -> scheduler |
-| `BatchTokenIDOutput`, `StatsReply` (passing through) | scheduler -> detokenizer |
+| `TokenizedGenerateReqInput`, `AbortReq`, `AbortOthersReq`, `StatsReq`, `Delivered`, `ReplayReq` | entry -> scheduler |
+| `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
-| `AdmissionOutput` | scheduler -> entry |
-| `Ready`, `ChildError` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
+| `AdmissionOutput`, `AbortOthersReply` | scheduler -> entry |
+| `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
 from millstream.messages.control import (
+    AbortOthersReply,
+    AbortOthersReq,
     AbortReq,
     AdmissionOutput,
     ChildError,
     EngineInfo,
+    Heartbeat,
     ProcessState,
     Ready,
     Rejection,
@@ -25,34 +28,43 @@ from millstream.messages.control import (
 )
 from millstream.messages.finish import Abort, FinishReason, Length, Stop
 from millstream.messages.generate import GenerateReqInput
+from millstream.messages.replay import Delivered, Received, Replay, ReplayedRequest, ReplayReq
 from millstream.messages.sampling import SamplingParams
 from millstream.messages.text_batch import BatchStrOutput, TextRow
 from millstream.messages.timing import Timing, Usage
 from millstream.messages.token_batch import BatchTokenIDOutput, DecodeOptions, TokenRow
 from millstream.messages.tokenized import TokenizedGenerateReqInput
 
-ToScheduler = TokenizedGenerateReqInput | AbortReq | StatsReq
-ToDetokenizer = BatchTokenIDOutput | StatsReply
-ToEntry = BatchStrOutput | AdmissionOutput | StatsReply
-ToSupervisor = Ready | ChildError
+ToScheduler = TokenizedGenerateReqInput | AbortReq | AbortOthersReq | StatsReq | Delivered | ReplayReq
+ToDetokenizer = BatchTokenIDOutput | Replay | StatsReply
+ToEntry = BatchStrOutput | AdmissionOutput | AbortOthersReply | StatsReply
+ToSupervisor = Ready | ChildError | Heartbeat
 FromSupervisor = ServerState | Shutdown
 
 __all__ = [
     "Abort",
+    "AbortOthersReply",
+    "AbortOthersReq",
     "AbortReq",
     "AdmissionOutput",
     "BatchStrOutput",
     "BatchTokenIDOutput",
     "ChildError",
     "DecodeOptions",
+    "Delivered",
     "EngineInfo",
     "FinishReason",
     "FromSupervisor",
     "GenerateReqInput",
+    "Heartbeat",
     "Length",
     "ProcessState",
     "Ready",
+    "Received",
     "Rejection",
+    "Replay",
+    "ReplayReq",
+    "ReplayedRequest",
     "SamplingParams",
     "ServerState",
     "Shutdown",

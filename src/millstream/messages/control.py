@@ -23,6 +23,27 @@ class AbortReq(Struct, frozen=True, tag="abort_req", gc=False):
     cause: AbortCause = "client_gone"
 
 
+class AbortOthersReq(Struct, frozen=True, omit_defaults=True, tag="abort_others"):
+    """Stop requests of other entry workers. entry -> scheduler; answered by an `AbortOthersReply`.
+
+    Those whose rid, or whose call's rid, is in `rids`, and those whose rid begins with `prefix`, if that is given. Their final
+    rows go to the workers that own them.
+    """
+
+    id: int
+    entry: int  # the worker that asks
+    rids: list[str] = []
+    prefix: str | None = None
+    cause: AbortCause = "aborted"
+
+
+class AbortOthersReply(Struct, frozen=True, tag="abort_others_reply", gc=False):
+    """The rids that were live with other workers and are aborted now. scheduler -> entry."""
+
+    id: int
+    rids: list[str]
+
+
 class Rejection(Struct, frozen=True, omit_defaults=True, gc=False):
     """One request the scheduler did not admit, in the terms of an HTTP error."""
 
@@ -46,12 +67,14 @@ class StatsReq(Struct, frozen=True, tag="stats_req", gc=False):
     """Ask for a snapshot. entry -> scheduler -> detokenizer -> entry as `StatsReply`, in order with the data it counts."""
 
     id: int
+    entry: int = 0  # the worker that asks
 
 
 class StatsReply(Struct, kw_only=True, tag="stats", gc=False):
     """Live counts. The scheduler fills its part, the detokenizer adds its own on the way through."""
 
     id: int
+    entry: int = 0
     scheduler_requests: int
     waiting: int
     running: int
@@ -60,6 +83,7 @@ class StatsReply(Struct, kw_only=True, tag="stats", gc=False):
     pages_cached: int
     steps: int
     retractions: int
+    undelivered: int = 0  # ended, and their entry has not said yet that the final row arrived
     detokenizer_requests: int = 0
     dropped_rows: int = 0
 
@@ -81,7 +105,6 @@ class Ready(Struct, frozen=True, omit_defaults=True, tag="ready"):
 
     process: ProcessName
     engine: EngineInfo | None = None  # from the scheduler
-    url: str | None = None  # from the entry: where it listens
 
 
 class ChildError(Struct, frozen=True, omit_defaults=True, tag="error"):
@@ -92,6 +115,13 @@ class ChildError(Struct, frozen=True, omit_defaults=True, tag="error"):
     hint: str | None = None
 
 
+class Heartbeat(Struct, frozen=True, tag="heartbeat", gc=False):
+    """This child runs. child -> supervisor, about once a second from READY on."""
+
+    progress: int  # changes whenever it gets something done
+    is_busy: bool  # it has something to do
+
+
 class ProcessState(Struct, frozen=True, gc=False):
     """One process as the supervisor sees it."""
 
@@ -100,7 +130,7 @@ class ProcessState(Struct, frozen=True, gc=False):
 
 
 class ServerState(Struct, frozen=True, omit_defaults=True, tag="state"):
-    """All processes and, once known, the engine's facts. supervisor -> entry, at every change."""
+    """All processes by name and, once known, the engine's facts. supervisor -> entry, at every change."""
 
     processes: dict[str, ProcessState]
     engine: EngineInfo | None = None

@@ -18,10 +18,13 @@ from millstream.kv.pool import KVPool, Lease
 from millstream.kv.radix_cache import Match
 from millstream.messages import (
     Abort,
+    AbortOthersReply,
+    AbortOthersReq,
     AbortReq,
     AdmissionOutput,
+    Delivered,
     FinishReason,
-    Rejection,
+    ReplayReq,
     StatsReply,
     StatsReq,
     Stop,
@@ -32,7 +35,7 @@ from millstream.messages.finish import AbortCause
 from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.finish import EndRule
-from millstream.scheduler.output import StepOutput
+from millstream.scheduler.output import StepOutput, ToDetokenizer
 from millstream.scheduler.policy import Admission, Budgets, StepPlan, Work, plan
 from millstream.scheduler.state import Phase, Req
 from millstream.text.tokenizer import Tokenizer
@@ -57,8 +60,8 @@ class Scheduler:
         pool: KVPool,
         eos_token_ids: frozenset[int],
         limits: Limits,
-        to_detokenizer: Sender,
-        to_entry: Sender,
+        to_detokenizer: ToDetokenizer,
+        to_entry: Callable[[int], Sender],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._executor = executor
@@ -66,15 +69,14 @@ class Scheduler:
         self._pool = pool
         self._eos_token_ids = eos_token_ids
         self._limits = limits
-        self._to_detokenizer = to_detokenizer
-        self._to_entry = to_entry
+        self._to_entry = to_entry  # by the number of the worker
         self._clock = clock
         self._live: dict[str, Req] = {}
         self._waiting: deque[Req] = deque()  # in order of arrival; all of it came after everybody running
         self._running: dict[str, Req] = {}  # in order of arrival
-        self._accepted: list[str] = []
-        self._rejected: list[Rejection] = []
-        self._output = StepOutput()
+        self._verdicts: dict[int, AdmissionOutput] = {}  # by entry, not sent yet
+        self._output = StepOutput(to_detokenizer)
+        self.got_on = False  # the last step made a token or computed a part of a prompt
         self._num_steps = 0
         self._num_retractions = 0
 
@@ -91,9 +93,15 @@ class Scheduler:
                     self._receive(message)
                 case AbortReq():
                     self._abort(message)
+                case AbortOthersReq():
+                    self._abort_others(message)
+                case Delivered():
+                    self._output.confirm(message)
                 case StatsReq():
-                    self._send()
-                    self._to_detokenizer.send(self._stats(message.id))
+                    self._send_verdicts()
+                    self._output.pass_on(self._stats(message))
+                case ReplayReq():
+                    self._output.replay(message, self._live)
         except InvariantError:
             raise
         except Exception:
@@ -102,10 +110,12 @@ class Scheduler:
     def step(self) -> bool:
         """Run one step: admit, compute, settle, send. Returns whether there is more work."""
         self._send_verdicts()  # before the forward: a client learns at once that it was accepted
+        self.got_on = False
         if self._live:
             work = self._carry_out(self._plan())
             output = self._forward(work)
             if output is not None:
+                self.got_on = any(output.token_ids) or not all(item.req.row.sample for item in work)
                 now = self._clock()
                 for index, item in enumerate(work):
                     self._settle(item, output, index, now)
@@ -113,6 +123,20 @@ class Scheduler:
         if not self._live:
             self._pool.audit_counts(idle=True)
         return self.has_work
+
+    def entry_gone(self, entry: int) -> int:
+        """The entry worker with this number is dead: abort its requests, and wait for no more of its words.
+
+        Returns:
+            How many were aborted.
+        """
+        orphans = [req for req in self._live.values() if req.entry == entry]
+        for req in orphans:
+            self._end_by_abort(req, "client_gone", "The entry worker of this request is gone.")
+        self._output.send()  # a rid of theirs may come again before the next step: two ends of one name, two messages
+        self._output.forget_entry(entry)
+        self._verdicts.pop(entry, None)
+        return len(orphans)
 
     def close(self) -> None:
         """End every request: the server is going down."""
@@ -154,19 +178,37 @@ class Scheduler:
         except InvariantError:
             raise
         except MillstreamError as error:
-            self._rejected.append(admission.rejection(message.rid, error))
+            self._reject(message, error)
         except Exception as error:
             log.exception("request %s could not be taken on", message.rid)
-            self._rejected.append(admission.rejection(message.rid, EngineError(f"The request could not be taken on: {error}")))
+            self._reject(message, EngineError(f"The request could not be taken on: {error}"))
         else:
             self._live[req.rid] = req
             self._waiting.append(req)
-            self._accepted.append(req.rid)
+            self._verdicts_for(req.entry).accepted.append(req.rid)
+
+    def _reject(self, message: TokenizedGenerateReqInput, error: MillstreamError) -> None:
+        self._verdicts_for(message.entry).rejected.append(admission.rejection(message.rid, error))
+
+    def _verdicts_for(self, entry: int) -> AdmissionOutput:
+        return self._verdicts.setdefault(entry, AdmissionOutput([], []))
 
     def _abort(self, message: AbortReq) -> None:
         req = self._live.get(message.rid)
         if req is not None:
             self._end_by_abort(req, message.cause, "The request was aborted.")
+
+    def _abort_others(self, message: AbortOthersReq) -> None:
+        rids, prefix = set(message.rids) - {""}, message.prefix
+        found = [
+            req
+            for req in self._live.values()
+            if req.entry != message.entry
+            and (req.rid in rids or req.call in rids or (prefix is not None and req.rid.startswith(prefix)))
+        ]
+        for req in found:
+            self._end_by_abort(req, message.cause, "The request was aborted.")
+        self._to_entry(message.entry).send(AbortOthersReply(message.id, [req.rid for req in found]))
 
     def _plan(self) -> StepPlan:
         while True:
@@ -311,18 +353,18 @@ class Scheduler:
 
     def _send(self) -> None:
         self._send_verdicts()
-        batch = self._output.take()
-        if batch is not None:
-            self._to_detokenizer.send(batch)
+        self._output.send()
 
     def _send_verdicts(self) -> None:
-        if self._accepted or self._rejected:
-            self._to_entry.send(AdmissionOutput(self._accepted, self._rejected))
-            self._accepted, self._rejected = [], []
+        if self._verdicts:
+            for entry, verdicts in self._verdicts.items():
+                self._to_entry(entry).send(verdicts)
+            self._verdicts = {}
 
-    def _stats(self, request_id: int) -> StatsReply:
+    def _stats(self, asked: StatsReq) -> StatsReply:
         return StatsReply(
-            id=request_id,
+            id=asked.id,
+            entry=asked.entry,
             scheduler_requests=len(self._live),
             waiting=len(self._waiting),
             running=len(self._running),
@@ -331,4 +373,5 @@ class Scheduler:
             pages_cached=self._pool.num_cached,
             steps=self._num_steps,
             retractions=self._num_retractions,
+            undelivered=self._output.num_undelivered,
         )

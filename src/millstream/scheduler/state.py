@@ -11,7 +11,7 @@ from enum import Enum
 from millstream.errors import InvariantError
 from millstream.execution.interface import ForwardRow
 from millstream.kv.pool import Lease
-from millstream.messages import TokenizedGenerateReqInput, Usage
+from millstream.messages import TokenizedGenerateReqInput, TokenRow, Usage
 from millstream.scheduler.finish import EndRule
 
 
@@ -35,8 +35,11 @@ class Req:
 
     __slots__ = (
         "cached_tokens",
+        "call",
+        "connection",
         "end_rule",
-        "is_opened",
+        "entry",
+        "final_row",
         "is_prefilling",
         "lease",
         "max_new_tokens",
@@ -53,6 +56,8 @@ class Req:
 
     def __init__(self, message: TokenizedGenerateReqInput, end_rule: EndRule) -> None:
         self.rid = message.rid
+        self.entry = message.entry
+        self.call = message.call
         self.token_ids = message.input_ids
         self.num_prompt_tokens = len(message.input_ids)
         self.sampling = message.sampling
@@ -65,7 +70,8 @@ class Req:
         self.num_computed = 0
         self.is_prefilling = True  # positions before the last are still missing: a prompt, or all of it after a retraction
         self.cached_tokens: int | None = None  # prompt tokens not computed at the first admission; None before it
-        self.is_opened = False  # a first row was made
+        self.connection: int | None = None  # to the detokenizer, that took its first row; 0: it was lost; None: no row yet
+        self.final_row: TokenRow | None = None
         self.row = ForwardRow(
             rid=self.rid,
             token_ids=self.token_ids,

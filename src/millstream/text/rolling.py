@@ -19,11 +19,12 @@ def digest_of(text: str, before: int = 0) -> int:
 class TextDigest:
     """The digest of all text added so far."""
 
-    __slots__ = ("_pieces", "_value")
+    __slots__ = ("_length", "_pieces", "_value")
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._value = 0
+        self._length = 0
 
     def add(self, text: str) -> None:
         """Take the next piece."""
@@ -37,6 +38,14 @@ class TextDigest:
         self._fold()
         return self._value
 
+    @property
+    def length(self) -> int:
+        """Characters added."""
+        self._fold()
+        return self._length
+
     def _fold(self) -> None:
-        self._value = digest_of("".join(self._pieces), self._value)
+        text = "".join(self._pieces)
+        self._value = digest_of(text, self._value)
+        self._length += len(text)
         self._pieces.clear()

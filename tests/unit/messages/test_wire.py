@@ -9,18 +9,26 @@ import pytest
 
 from millstream.messages import (
     Abort,
+    AbortOthersReply,
+    AbortOthersReq,
     AbortReq,
     AdmissionOutput,
     BatchStrOutput,
     BatchTokenIDOutput,
     ChildError,
     DecodeOptions,
+    Delivered,
     EngineInfo,
     FromSupervisor,
+    Heartbeat,
     Length,
     ProcessState,
     Ready,
+    Received,
     Rejection,
+    Replay,
+    ReplayedRequest,
+    ReplayReq,
     SamplingParams,
     ServerState,
     Shutdown,
@@ -85,6 +93,16 @@ TOKEN_ROWS = BatchTokenIDOutput(
         pytest.param(REQUEST, ToScheduler, id="request"),
         pytest.param(AbortReq(rid="r", cause="drain"), ToScheduler, id="abort"),
         pytest.param(StatsReq(id=3), ToScheduler, id="stats-request"),
+        pytest.param(AbortOthersReq(id=3, entry=1, rids=["a"], prefix="b"), ToScheduler, id="abort-others"),
+        pytest.param(AbortOthersReply(id=3, rids=["a"]), ToEntry, id="abort-others-reply"),
+        pytest.param(Delivered(["a", "b"], entry=2), ToScheduler, id="delivered"),
+        pytest.param(ReplayReq([Received("a", 3, 12)], 4711, entry=2), ToScheduler, id="replay-request"),
+        pytest.param(
+            Replay([ReplayedRequest(DecodeOptions("a", entry=2), row, 3, 12) for row in TOKEN_ROWS.rows]),
+            ToDetokenizer,
+            id="replay",
+        ),
+        pytest.param(Heartbeat(progress=2**40, is_busy=True), ToSupervisor, id="heartbeat"),
         pytest.param(TOKEN_ROWS, ToDetokenizer, id="token-rows"),
         pytest.param(STATS, ToDetokenizer, id="stats-to-detokenizer"),
         pytest.param(
@@ -101,7 +119,7 @@ TOKEN_ROWS = BatchTokenIDOutput(
         pytest.param(Ready(process="scheduler", engine=ENGINE), ToSupervisor, id="ready"),
         pytest.param(ChildError(process="entry", message="no port", hint="other port"), ToSupervisor, id="child-error"),
         pytest.param(
-            ServerState(processes={"entry": ProcessState(pid=7, state="FAILED")}, engine=ENGINE), FromSupervisor, id="state"
+            ServerState(processes={"entry-0": ProcessState(pid=7, state="FAILED")}, engine=ENGINE), FromSupervisor, id="state"
         ),
         pytest.param(Shutdown(drain_s=1.0), FromSupervisor, id="shutdown"),
     ],

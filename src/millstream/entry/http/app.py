@@ -14,7 +14,7 @@ from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_o
 from millstream.entry.http.errors import Header, method_not_allowed, not_found
 from millstream.entry.http.exchange import ClientGone, Exchange, Message, Receive, Send
 from millstream.entry.native.generate import abort_request, generate
-from millstream.entry.native.info import health, model, models, root, server_info
+from millstream.entry.native.info import health, model, models, ready, root, server_info
 from millstream.entry.native.tokenize import detokenize, tokenize
 from millstream.entry.openai.chat import chat_completions
 from millstream.entry.openai.completions import completions
@@ -28,7 +28,7 @@ Handler = Callable[[Exchange, Service], Awaitable[None]]
 ROUTES: dict[str, dict[str, Handler]] = {
     "/": {"GET": root},
     "/health": {"GET": health},
-    "/ready": {"GET": health},
+    "/ready": {"GET": ready},
     "/server_info": {"GET": server_info},
     "/v1/models": {"GET": models},
     "/v1/chat/completions": {"POST": chat_completions},

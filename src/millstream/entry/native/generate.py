@@ -163,13 +163,14 @@ async def abort_request(exchange: Exchange, service: Service) -> None:
     """Abort the request or call with exactly this rid, or all with `abort_all`; says what was aborted."""
     request = ABORT.parse(await exchange.read_object())
     manager = service.started
-    if request.abort_all:
-        await exchange.send_json({"aborted": manager.abort_all() if manager is not None else []})
-        return
-    if not request.rid:
+    aborted: list[str] = []
+    if not request.abort_all and not request.rid:
         raise RequestError("rid is empty; to abort everything, send `abort_all`: true.", param="rid")
-    aborted = manager.abort(request.rid) if manager is not None else []
-    if not aborted:
+    if manager is not None:
+        aborted = manager.abort_all() if request.abort_all else manager.abort(request.rid)
+        if service.config.entry_workers > 1 and (request.abort_all or not aborted):
+            aborted += await manager.questions.abort_others([request.rid], "" if request.abort_all else None)
+    if not aborted and not request.abort_all:
         message = f"No live request has the rid `{request.rid}`."
         raise RequestFailed(Failure(404, message, "invalid_request_error", "rid", "rid_not_found"))
     await exchange.send_json({"aborted": aborted})

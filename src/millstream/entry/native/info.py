@@ -19,7 +19,13 @@ async def root(exchange: Exchange, service: Service) -> None:
 
 
 async def health(exchange: Exchange, service: Service) -> None:
-    """200 while the server can take requests, 503 with the reason otherwise. Independent of load."""
+    """Liveness: 503 until the server is ready for the first time, then 200 as long as it lives, whatever it is busy with."""
+    service.check_alive()
+    await exchange.send_json({"status": "ok"})
+
+
+async def ready(exchange: Exchange, service: Service) -> None:
+    """Readiness: 200 while the server can take requests, 503 with the reason otherwise. Independent of load."""
     service.check_ready()
     await exchange.send_json({"status": "ok"})
 
@@ -53,7 +59,7 @@ def _card(service: Service, name: str) -> dict[str, Any]:
 async def server_info(exchange: Exchange, service: Service) -> None:
     """Version, options, processes and live counts, asked of all three processes."""
     manager = service.manager
-    stats = await manager.stats()
+    stats = await manager.questions.stats()
     by_process = {
         "entry": manager.live_requests,
         "scheduler": stats.scheduler_requests,
@@ -67,6 +73,7 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "configuration": dataclasses.asdict(service.config),
             "engine": manager.engine,
             "processes": service.processes,
+            "entry_worker": service.entry,
             "live_requests": max(by_process.values()),
             "live_requests_by_process": by_process,
             "waiting": stats.waiting,
@@ -76,6 +83,7 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "pages_cached": stats.pages_cached,
             "steps": stats.steps,
             "retractions": stats.retractions,
+            "undelivered": stats.undelivered,
             "late_rows_dropped": manager.late_rows_dropped,
             "stream_mismatch_total": manager.stream_mismatches,
             "detokenizer_rows_dropped": stats.dropped_rows,
