@@ -10,8 +10,7 @@ from typing import Any
 
 import httpx
 
-from tests.lifecycle.test_deaths import DEADLINE_S, NUM_STREAMS, assert_at_rest, body, expected, running
-from tests.lifecycle.test_processes import alive, pids_of, wait_gone
+from tests.support.faults import DEADLINE_S, NUM_STREAMS, alive, assert_at_rest, body, expected, pids_of, running, wait_gone
 from tests.support.server import Server, server_info
 from tests.support.streams import Stream
 
@@ -116,6 +115,7 @@ def test_a_killed_detokenizer_costs_no_client_of_any_worker_a_character(tmp_path
             assert stream.wait_end() == "done", stream.error
             assert stream.text() == expected(600)
         assert_at_rest(url)
+        assert [info["stream_mismatch_total"] for info in info_of_each(url).values()] == [0, 0, 0]
 
 
 def test_workers_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:

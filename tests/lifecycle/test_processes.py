@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import time
@@ -12,29 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.server import Server, server_info
+from tests.support.faults import alive, pids_of, wait_gone
+from tests.support.server import Server
 
 SCRIPTED = ("--executor", "scripted")
-
-
-def pids_of(url: str) -> dict[str, int]:
-    return {name: process["pid"] for name, process in server_info(url)["processes"].items()}
-
-
-def wait_gone(pid: int, *, timeout: float = 20.0) -> None:
-    """Wait for the end of a process that is not our child."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        assert select.select([descriptor], [], [], timeout)[0], f"process {pid} is still there"
-    finally:
-        os.close(descriptor)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -11,8 +11,7 @@ import msgspec
 
 from millstream.ipc.frames import frame
 from millstream.messages import BatchTokenIDOutput, TokenRow, Usage
-from tests.lifecycle.test_deaths import assert_at_rest, body, expected, running
-from tests.lifecycle.test_processes import pids_of
+from tests.support.faults import assert_at_rest, body, expected, pids_of, running
 from tests.support.streams import Stream
 
 RUBBISH = {

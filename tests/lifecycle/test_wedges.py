@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lifecycle.test_deaths import assert_at_rest, body, expected, running, status, wait_replaced
-from tests.lifecycle.test_processes import pids_of
 from tests.support.chat import script
+from tests.support.faults import assert_at_rest, body, expected, pids_of, running, status, wait_replaced
 from tests.support.server import server_info
 from tests.support.streams import Stream
 
