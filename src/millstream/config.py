@@ -28,6 +28,8 @@ class ServerConfig:
     port: int = 30000
     """Port to bind; 0 picks a free one."""
 
+    entry_workers: int = 1
+    """Processes that answer HTTP, all of them on the one port."""
     api_key: tuple[str, ...] = field(default=(), repr=False)
     """Keys that clients must send as `Authorization: Bearer KEY`, on all routes but /health and /ready. Default: no key."""
     api_key_file: str | None = None
@@ -89,8 +91,14 @@ class ServerConfig:
     """Bytes of a stream that may wait for its client; with more, its requests pause until the client has read on."""
     start_timeout_s: float = 300.0
     """Seconds each process may take to become ready."""
+    max_restarts: int = 10
+    """Deaths of one process within ten minutes that are answered by a restart; one more ends the server."""
     drain_timeout_s: float = 30.0
     """Seconds that running requests get to finish after SIGTERM."""
+    wedge_timeout_s: float = 10.0
+    """Seconds without a sign of life after which a process is killed and restarted."""
+    step_timeout_s: float = 300.0
+    """Seconds in which a process that has work must get something done, or it is killed and restarted. Longer than any step."""
     strict_ledger: bool = False
     """Treat a ledger that does not balance as fatal, for tests; otherwise it is counted and logged."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -135,6 +143,7 @@ _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+/?", re.IGNORECASE)
 
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("port", 0, 65535),
+    ("entry_workers", 1, 256),
     ("scripted_step_ms", 0, 60_000),
     ("threads", 0, 1024),
     ("context_length", 2, 1 << 30),
@@ -155,16 +164,27 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("write_timeout_s", 0.1, 86400),
     ("max_unsent_bytes", 64 * 1024, 1 << 30),  # a connection takes as much before a row has to wait
     ("start_timeout_s", 1, 86400),
+    ("max_restarts", 0, 1 << 20),
     ("drain_timeout_s", 0, 86400),
+    ("wedge_timeout_s", 3, 86400),
+    ("step_timeout_s", 3, 86400),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildConfig:
-    """What a child process starts with: the options, and where the sockets are."""
+    """What a child process starts with: the options, who it is, and where the sockets are."""
 
     server: ServerConfig
     socket_directory: str
+    name: str
+    """The process's own name, which is also its socket's."""
+    entry: int = 0
+    """An entry worker's number."""
+    listen_fd: int | None = None
+    """An entry worker's listening socket."""
+    is_successor: bool = False
+    """The server was ready before: it replaces a process that died."""
 
     @property
     def socket_dir(self) -> Path:

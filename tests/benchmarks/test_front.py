@@ -15,6 +15,6 @@ def test_the_front_benchmark_measures_every_process(tmp_path: Path) -> None:
     command = [sys.executable, str(RUN), "--streams", "1", "--tokens", "20", "--out", str(out)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     (run,) = json.loads(out.read_text())["runs"]
-    assert {"millstream::entry", "millstream::scheduler", "millstream::detokenizer"} < set(run["cpu_us_per_token"])
+    assert {"millstream::entry-0", "millstream::scheduler", "millstream::detokenizer"} < set(run["cpu_us_per_token"])
     assert run["requests"] == 1
     assert run["send_floor_us"] > 0

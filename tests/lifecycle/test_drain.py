@@ -50,7 +50,7 @@ def test_while_it_drains_nothing_new_is_taken_and_what_runs_ends_by_itself() -> 
 def test_what_has_not_ended_when_the_time_is_up_ends_as_drain() -> None:
     with draining("--drain-timeout-s", "0.5", body=ENDLESS) as (server, _, lines):
         *_, last = lines
-        assert '"code":"shutting_down"' in last
+        assert '"code":"drain"' in last
         assert "The server is shutting down." in last
         assert server.wait() == 0
         assert "request r api=chat model=scripted cause=drain " in server.log()

@@ -57,7 +57,7 @@ def test_a_request_that_the_executor_fails_on_ends_alone(
     assert_serves(url)
 
 
-@pytest.mark.parametrize("inbox", ["entry", "scheduler", "detokenizer"])
+@pytest.mark.parametrize("inbox", ["entry-0", "scheduler", "detokenizer"])
 def test_garbage_in_an_inbox_is_dropped_and_streams_go_on(served: tuple[Server, str, Path], inbox: str) -> None:
     _, url, sockets = served
     pages = server_info(url)["pages_free"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import time
@@ -12,29 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.server import Server, server_info
+from tests.support.faults import alive, pids_of, wait_gone
+from tests.support.server import Server
 
 SCRIPTED = ("--executor", "scripted")
-
-
-def pids_of(url: str) -> dict[str, int]:
-    return {name: process["pid"] for name, process in server_info(url)["processes"].items()}
-
-
-def wait_gone(pid: int, *, timeout: float = 20.0) -> None:
-    """Wait for the end of a process that is not our child."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        assert select.select([descriptor], [], [], timeout)[0], f"process {pid} is still there"
-    finally:
-        os.close(descriptor)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -42,7 +22,7 @@ def test_a_stopped_server_leaves_no_process_and_no_file(tmp_path: Path, number: 
     with Server(*SCRIPTED, directory=tmp_path) as server:
         url = server.wait_ready()
         pids = pids_of(url)
-        assert set(pids) == {"entry", "scheduler", "detokenizer"}
+        assert set(pids) == {"entry-0", "scheduler", "detokenizer"}
         for name, pid in pids.items():
             assert Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0] == f"millstream::{name}".encode()
         (directory,) = tmp_path.iterdir()
@@ -131,8 +111,10 @@ def test_children_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("victim", ["scheduler", "detokenizer"])
-def test_the_death_of_a_process_ends_open_requests_with_an_error(tmp_path: Path, victim: str) -> None:
-    with Server(*SCRIPTED, "--scripted-step-ms", "20", directory=tmp_path) as server:
+def test_without_restarts_the_death_of_a_process_ends_open_requests_with_an_error_and_the_server(
+    tmp_path: Path, victim: str
+) -> None:
+    with Server(*SCRIPTED, "--scripted-step-ms", "20", "--max-restarts", "0", directory=tmp_path) as server:
         url = server.wait_ready()
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 5000}
         with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=30) as response:

@@ -289,14 +289,20 @@ class LifecycleMachine(RuleBasedStateMachine):
             self.deliver_one("texts")
 
     @precondition(lambda self: self.server.dead is None and len(self.clients) > 8)
-    @rule(victim=st.sampled_from(["scheduler", "detokenizer"]), really=st.integers(0, 5))
-    def crash(self, victim: str, really: int) -> None:
-        """The end of this server today: every open request gets its end at once, and nothing new is taken."""
+    @rule(really=st.integers(0, 5))
+    def kill_scheduler(self, really: int) -> None:
+        """Every open request gets its end at once, and nothing new is taken: this server's scheduler does not come back."""
         if really:
             return
         for client in self.open_clients():
             client.is_disturbed = True
-        self.server.crash(victim)
+        self.server.kill_scheduler()
+
+    @precondition(lambda self: self.server.dead is None)
+    @rule()
+    def replace_detokenizer(self) -> None:
+        """Nobody may notice."""
+        self.server.replace_detokenizer()
 
     @invariant()
     def the_books_agree(self) -> None:

@@ -130,7 +130,7 @@ def serve(
     """Run one request through the scheduler's rule and the detokenizer, as their processes do."""
     rule = EndRule(sampling=sampling, max_new_tokens=max_new, eos_token_ids=frozenset({eos}), tokenizer=tokenizer)
     outbox = Outbox()
-    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox)
+    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=lambda entry: outbox)
     opened = [
         DecodeOptions(
             "r",

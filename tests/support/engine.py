@@ -38,7 +38,7 @@ from millstream.text.tokenizer import load_scripted_tokenizer
 CONTEXT_LENGTH = 512
 NAMES = ("tiny", "tiny-alias")
 TOKENIZER = load_scripted_tokenizer()
-PROCESSES = ("entry", "scheduler", "detokenizer")
+PROCESSES = ("entry-0", "scheduler", "detokenizer")
 
 
 def engine_info(context_length: int = CONTEXT_LENGTH, max_running_requests: int = 8) -> EngineInfo:
@@ -56,7 +56,7 @@ def engine_info(context_length: int = CONTEXT_LENGTH, max_running_requests: int 
 def state(engine: EngineInfo | None = None, **phases: Any) -> ServerState:
     """The supervisor's view: all READY but for `phases`."""
     return ServerState(
-        processes={name: ProcessState(pid=1, state=phases.get(name, "READY")) for name in PROCESSES}, engine=engine
+        processes={name: ProcessState(pid=1, state=phases.get(name, "READY")) for name in {*PROCESSES, *phases}}, engine=engine
     )
 
 

@@ -7,7 +7,8 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from millstream.entry.http.server import EntryServer, bind
+from millstream.entry.http.server import EntryServer
+from millstream.launch.listen import bind
 from tests.support.engine import Entry
 
 

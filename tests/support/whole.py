@@ -21,6 +21,7 @@ from millstream.messages import (
     BatchTokenIDOutput,
     EngineInfo,
     ProcessState,
+    Replay,
     ServerState,
     ToDetokenizer,
     ToEntry,
@@ -33,7 +34,7 @@ from millstream.text.tokenizer import load_scripted_tokenizer
 from tests.support.asgi import Call, Response
 
 TOKENIZER = load_scripted_tokenizer()
-PROCESSES = ("entry", "scheduler", "detokenizer")
+PROCESSES = ("entry-0", "scheduler", "detokenizer")
 TURNS = 40  # of the event loop: more than any chain of tasks here is long
 T = TypeVar("T")
 
@@ -45,14 +46,27 @@ class Link:
         self._decoder = msgspec.msgpack.Decoder(types)
         self._waiting: deque[bytes] = deque()
         self._is_cut = False
+        self._number = 1
+        self.receiver_pid = 1
         self.deliver_to: Callable[[Any], None] = lambda message: None
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Any) -> int:
         if not self._is_cut:
             self._waiting.append(msgspec.msgpack.encode(message))
+        return self.connect()
+
+    def connect(self) -> int:
+        """The number of the connection: there is one, until it is cut."""
+        return 0 if self._is_cut else self._number
+
+    def replace_receiver(self) -> None:
+        """The receiver died with all that it had not taken, and another took its place."""
+        self._waiting.clear()
+        self._number += 1
+        self.receiver_pid += 1
 
     def deliver(self) -> None:
         self.deliver_to(self._decoder.decode(self._waiting.popleft()))
@@ -111,16 +125,12 @@ class WholeServer:
                 vocab_size=self.engine.vocab_size,
             ),
             to_detokenizer=self.links["tokens"],
-            to_entry=self.links["verdicts"],
+            to_entry=lambda entry: self.links["verdicts"],
             ledger=self.ledgers["scheduler"],
         )
-        self.detokenizer = DetokenizerManager(
-            tokenizer=TOKENIZER,
-            to_entry=self.links["texts"],
-            max_states=config.max_detokenizer_states,
-            ledger=self.ledgers["detokenizer"],
-        )
-        self.service = Service(config=config, to_scheduler=self.links["requests"])
+        self._config = config
+        self.detokenizer = self._new_detokenizer()
+        self.service = Service(config=config, to_scheduler=self.links["requests"], read_all=self._read_texts)
         self.service.text_loaded(LoadedText(tokenizer=TOKENIZER, template=None, names=("tiny",)))
         self.processes_are()
         self.ledgers["entry"] = self.manager.ledger
@@ -146,15 +156,37 @@ class WholeServer:
 
     def processes_are(self, **phases: Any) -> None:
         """The supervisor's news: all READY but for `phases`."""
-        states = {name: ProcessState(pid=1, state=phases.get(name, "READY")) for name in PROCESSES}
+        pids = {"detokenizer": self.links["tokens"].receiver_pid}
+        states = {name: ProcessState(pid=pids.get(name, 1), state=phases.get(name, "READY")) for name in PROCESSES}
         self.service.update(ServerState(processes=states, engine=self.engine))
 
-    def crash(self, victim: str) -> None:
-        """The process is gone, with all that was on the way to it and from it."""
-        self.dead = victim
-        for name in ("requests", "verdicts", "tokens") if victim == "scheduler" else ("tokens", "texts"):
+    def kill_scheduler(self) -> None:
+        """The scheduler is gone, with all that was on the way to it and from it."""
+        self.dead = "scheduler"
+        for name in ("requests", "verdicts", "tokens"):
             self.links[name].cut()
-        self.in_loop(lambda: self.processes_are(**{victim: "FAILED"}))
+        self.detokenizer.scheduler_gone()
+        self.in_loop(lambda: self.processes_are(scheduler="FAILED"))
+
+    def replace_detokenizer(self) -> None:
+        """The detokenizer is gone, with all that was on the way to it, and another takes its place."""
+        self.in_loop(lambda: self.processes_are(detokenizer="FAILED"))
+        self.links["tokens"].replace_receiver()
+        self.ledgers["detokenizer"] = Ledger("detokenizer", strict=True)
+        self.detokenizer = self._new_detokenizer()
+        self.in_loop(self.processes_are)
+
+    def _new_detokenizer(self) -> DetokenizerManager:
+        return DetokenizerManager(
+            tokenizer=TOKENIZER,
+            to_entry=lambda entry: self.links["texts"],
+            max_states=self._config.max_detokenizer_states,
+            ledger=self.ledgers["detokenizer"],
+        )
+
+    def _read_texts(self) -> None:
+        while len(self.links["texts"]):
+            self.links["texts"].deliver()
 
     def in_loop(self, act: Callable[[], T]) -> T:
         """Do something on the event loop and let everything that follows from it happen."""
@@ -209,4 +241,6 @@ class WholeServer:
     def _detokenize(self, message: Any) -> None:
         if isinstance(message, BatchTokenIDOutput):
             self.final_rows += [row.rid for row in message.rows if row.finish is not None]
+        elif isinstance(message, Replay):
+            self.final_rows += [each.row.rid for each in message.requests if each.row.finish is not None]
         self.detokenizer.handle(message)

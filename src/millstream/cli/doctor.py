@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from millstream.checkpoint.locate import ModelSource, configured_source
 from millstream.cli.client import fetch, fetch_ok
 from millstream.config import ServerConfig
-from millstream.entry.http.server import bind
 from millstream.errors import StartupError
 from millstream.execution.registry import describe_executor
+from millstream.launch.listen import bind
 from millstream.text.chat_template import ChatTemplate
 from millstream.text.tokenizer import Tokenizer, load_configured_tokenizer, scripted_text
 

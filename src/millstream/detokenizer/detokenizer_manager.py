@@ -12,24 +12,25 @@ from collections.abc import Callable
 import msgspec
 
 from millstream.config import ServerConfig
-from millstream.detokenizer.state import DecodeStatus
+from millstream.detokenizer.state import DecodeStatus, EntryRows
 from millstream.detokenizer.witness import Witness
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     Abort,
-    BatchStrOutput,
     BatchTokenIDOutput,
     DecodeOptions,
-    FinishReason,
+    Replay,
+    ReplayedRequest,
     StatsReply,
     Stop,
     TextColumns,
     TextRow,
+    ToDetokenizer,
     TokenColumns,
     TokenRow,
 )
 from millstream.messages.columns import pack_ids, pack_slots
-from millstream.messages.finish import end_cause
+from millstream.messages.finish import EndCause, end_cause
 from millstream.observe.ledger import Ledger
 from millstream.text.tokenizer import Tokenizer
 
@@ -45,14 +46,15 @@ class DetokenizerManager:
         self,
         *,
         tokenizer: Tokenizer,
-        to_entry: Sender,
+        to_entry: Callable[[int], Sender],
         max_states: int = ServerConfig.max_detokenizer_states,
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer = tokenizer
         self._max_states = max_states
-        self._to_entry = to_entry
+        self._to_entry = to_entry  # by the number of the worker
+        self._entries: dict[int, EntryRows] = {}
         self._clock = clock
         self._statuses: dict[str, DecodeStatus] = {}
         self._by_slot: dict[int, DecodeStatus] = {}  # the same
@@ -63,19 +65,36 @@ class DetokenizerManager:
     def __len__(self) -> int:
         return len(self._statuses)
 
-    def handle(self, message: BatchTokenIDOutput | StatsReply) -> None:
+    def handle(self, message: ToDetokenizer) -> None:
         """Process one message of the scheduler and send what follows from it."""
-        if isinstance(message, StatsReply):
-            self._to_entry.send(self._stats(message))
-            return
-        refused = [(options, why) for options in message.opened if (why := self._open(options)) is not None]
-        rows = [row for row in map(self._row, message.rows) if row is not None]
-        columns = [self._columns(each, rows) for each in message.columns]
-        if refused:
-            rows += self._refusals(refused)
-        columns = [each for each in columns if each.texts]
-        if rows or columns:
-            self._to_entry.send(BatchStrOutput(rows, columns))
+        match message:
+            case BatchTokenIDOutput():
+                refused = [(options, why) for options in message.opened if (why := self._open(options)) is not None]
+                for columns in message.columns:
+                    self._take_columns(columns)
+                for row in message.rows:
+                    self._take_row(row)
+                for options, why in refused:
+                    self._refuse(options, why)
+            case Replay():
+                for request in message.requests:
+                    self._replay(request)
+            case StatsReply():
+                self._entry(message.entry).sender.send(self._stats(message))
+        for entry in self._entries.values():
+            entry.send()
+
+    def scheduler_gone(self) -> None:
+        """The scheduler is dead, and with it every request: no final rows will come."""
+        if self._statuses:
+            log.warning("the scheduler is gone; the text of its %d requests is dropped", len(self._statuses))
+        for status in list(self._statuses.values()):
+            self._close(status, "engine_error")
+
+    def _entry(self, number: int) -> EntryRows:
+        if number not in self._entries:
+            self._entries[number] = EntryRows(self._to_entry(number))
+        return self._entries[number]
 
     def _stats(self, reply: StatsReply) -> StatsReply:
         """Add our part to what the scheduler said of itself."""
@@ -97,7 +116,7 @@ class DetokenizerManager:
             status = self._new_status(options)
         except Exception as error:
             log.exception("no decoder could be made for %s", options.rid)
-            return Abort("engine_error", f"its tokens could not be decoded: {error}")
+            return _undecodable(error)
         self._statuses[status.rid] = self._by_slot[status.slot] = status
         return None
 
@@ -116,20 +135,19 @@ class DetokenizerManager:
             no_stop_trim=options.no_stop_trim,
             witness=Witness(second, no_stop_trim=options.no_stop_trim),
             account=account,
+            entry=self._entry(options.entry),
         )
 
-    def _close(self, status: DecodeStatus, finish: FinishReason) -> None:
+    def _close(self, status: DecodeStatus, cause: EndCause) -> None:
         del self._statuses[status.rid], self._by_slot[status.slot]
-        cause = end_cause(finish)
-        status.account.release("decode_status", cause)
-        status.account.settle(cause)
+        status.settle(cause)
 
-    def _refusals(self, refused: list[tuple[DecodeOptions, Abort]]) -> list[TextRow]:
-        """A final row for each request that ends here. What the scheduler still makes of it is dropped."""
-        return [TextRow(options.rid, options.slot, "", [], None, why) for options, why in refused]
+    def _refuse(self, options: DecodeOptions, why: Abort) -> None:
+        """A final row for a request that ends here. What the scheduler still makes of it is dropped."""
+        self._entry(options.entry).rows.append(TextRow(options.rid, options.slot, "", [], None, why))
 
-    def _columns(self, columns: TokenColumns, rows: list[TextRow]) -> TextColumns:
-        """The text of rows that only go on. One that goes nowhere is left out; one that fails ends its request in `rows`."""
+    def _take_columns(self, columns: TokenColumns) -> None:
+        """Make the text of rows that only go on. One that goes nowhere is left out; one that fails ends its request."""
         by_slot = self._by_slot
         texts: list[str] = []
         lost: set[int] = set()
@@ -143,41 +161,66 @@ class DetokenizerManager:
                 texts.append(status.push(token_ids))
             except Exception as error:
                 log.exception("decoding a row of %s failed", status.rid)
-                rows.append(self._end(status, token_ids, error))
+                status.entry.rows.append(TextRow(status.rid, slot, "", token_ids, None, _undecodable(error)))
+                self._close(status, "engine_error")
                 lost.add(slot)
         slots, ids = columns.slots, columns.token_ids
         if lost:
             kept = [row for row in columns.rows() if row[0] not in lost]
             slots = pack_slots(slot for slot, _ in kept)
             ids = pack_ids(token_id for _, token_ids in kept for token_id in token_ids)
-        return TextColumns(slots, ids, columns.width, texts)
+        if texts:
+            self._entry(columns.entry).columns.append(TextColumns(slots, ids, columns.width, texts))
 
-    def _row(self, row: TokenRow) -> TextRow | None:
+    def _take_row(self, row: TokenRow) -> None:
         status = self._statuses.get(row.rid)
         if status is None:
             self.dropped_rows += 1
-            return None
+            return
+        made = self._decode(status, row)
+        if made.finish is not None:
+            self._close(status, end_cause(made.finish))
+        status.entry.rows.append(made)
+
+    def _replay(self, request: ReplayedRequest) -> None:
+        """Make again what a detokenizer before us knew of a request, and send what its client does not have yet.
+
+        One that has ended leaves nothing here, so its rid may be another's by now. The table's limit is for new requests.
+        """
+        try:
+            status = self._new_status(request.options)
+        except Exception as error:
+            log.exception("no decoder could be made for %s", request.options.rid)
+            self._refuse(request.options, _undecodable(error))
+            return
+        made = self._decode(status, request.row)
+        if made.finish is None:
+            self._statuses[status.rid] = self._by_slot[status.slot] = status
+        else:
+            status.settle(end_cause(made.finish))
+        made.text = made.text[request.num_chars :]
+        made.token_ids = made.token_ids[request.num_tokens :]
+        if made.text or made.token_ids or made.finish is not None:
+            status.entry.rows.append(made)
+
+    def _decode(self, status: DecodeStatus, row: TokenRow) -> TextRow:
+        """The text row of a full row. A decoder's fault belongs to one request, never to the process: it ends it."""
+        finish, digest = row.finish, None
         try:
             text = _visible_text(status, row)
             digest = status.witness.add(row)
         except Exception as error:
             log.exception("decoding a row of %s failed", row.rid)
-            if row.finish is None or not isinstance(row.finish, Abort):  # a stop or length would pass for a whole answer
-                return self._end(status, row.token_ids, error, row)
-            text, digest = "", None
-        if row.finish is not None:
-            self._close(status, row.finish)
+            text = ""
+            if not isinstance(finish, Abort):  # a stop or length would pass for a whole answer, and this one lacks text
+                finish = _undecodable(error)
         if row.timing is not None:
             row.timing.detokenized = self._clock()
-        return TextRow(row.rid, status.slot, text, row.token_ids, row.usage, row.finish, row.timing, digest)
+        return TextRow(row.rid, status.slot, text, row.token_ids, row.usage, finish, row.timing, digest)
 
-    def _end(self, status: DecodeStatus, token_ids: list[int], error: Exception, row: TokenRow | None = None) -> TextRow:
-        """The end of a request whose decoder failed: its own fault, never the process's. `row`: where it was the last."""
-        finish = Abort("engine_error", f"its tokens could not be decoded: {error}")
-        self._close(status, finish)
-        if row is None:
-            return TextRow(status.rid, status.slot, "", token_ids, None, finish)
-        return TextRow(status.rid, status.slot, "", token_ids, row.usage, finish, row.timing)
+
+def _undecodable(error: Exception) -> Abort:
+    return Abort("engine_error", f"its tokens could not be decoded: {error}")
 
 
 def _visible_text(status: DecodeStatus, row: TokenRow) -> str:

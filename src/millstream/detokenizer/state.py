@@ -5,8 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millstream.detokenizer.witness import Witness
+from millstream.ipc.channel import Sender
+from millstream.messages import BatchStrOutput, TextColumns, TextRow
+from millstream.messages.finish import EndCause
 from millstream.observe.ledger import Account
 from millstream.text.incremental import IncrementalDecoder
+
+
+@dataclass(slots=True)
+class EntryRows:
+    """What was made for one entry worker and is not sent yet."""
+
+    sender: Sender
+    rows: list[TextRow] = field(default_factory=list)
+    columns: list[TextColumns] = field(default_factory=list)
+
+    def send(self) -> None:
+        """Send all rows so far, if there are any."""
+        if self.rows or self.columns:
+            self.sender.send(BatchStrOutput(self.rows, self.columns))
+            self.rows, self.columns = [], []
 
 
 @dataclass(slots=True)
@@ -22,6 +40,7 @@ class DecodeStatus:
     decoder: IncrementalDecoder
     no_stop_trim: bool
     witness: Witness
+    entry: EntryRows
     account: Account
     pending: list[str] = field(default_factory=list)
     num_pending: int = 0  # characters in `pending`
@@ -35,3 +54,8 @@ class DecodeStatus:
             self.pending.clear()
             self.num_pending = 0
         return text
+
+    def settle(self, cause: EndCause) -> None:
+        """Say in the books that it is given back."""
+        self.account.release("decode_status", cause)
+        self.account.settle(cause)

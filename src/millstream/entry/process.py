@@ -1,4 +1,4 @@
-"""The entry process: HTTP at once, then the tokenizer, then requests, until the supervisor says stop.
+"""An entry worker: HTTP at once, then the tokenizer, then requests, until the supervisor says stop.
 
 Run by `launch.child`. Everything but encoding and rendering of long prompts happens on one event loop.
 """
@@ -19,12 +19,13 @@ from millstream.checkpoint.locate import configured_source
 from millstream.config import ChildConfig, ServerConfig
 from millstream.entry.failure import failure_of_cause
 from millstream.entry.http.app import App
-from millstream.entry.http.server import EntryServer, bind, raise_descriptor_limit, url_of
+from millstream.entry.http.server import EntryServer, raise_descriptor_limit
 from millstream.entry.service import LoadedText, Service
 from millstream.errors import StartupError
 from millstream.ipc.address import socket_address
-from millstream.ipc.channel import PullChannel, PushChannel
+from millstream.ipc.channel import PullChannel, PushChannel, SenderGone
 from millstream.ipc.control import ControlLink, PeerGone
+from millstream.ipc.pulse import BEAT_S, Pulse
 from millstream.messages import Ready, ServerState, Shutdown, ToEntry
 from millstream.text.chat_template import ChatTemplate
 from millstream.text.tokenizer import load_configured_tokenizer
@@ -39,12 +40,13 @@ def run(config: ChildConfig, control: ControlLink) -> None:
     """Serve HTTP until told to stop.
 
     Raises:
-        StartupError: the address cannot be bound, or tokenizer or template cannot be loaded.
+        StartupError: tokenizer or template cannot be loaded.
         PeerGone: the supervisor is gone.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_descriptor_limit()
-    sock = bind(config.server.host, config.server.port)
+    assert config.listen_fd is not None  # the supervisor has bound it
+    sock = socket.socket(fileno=config.listen_fd)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Process(config, control, sock).serve())
 
@@ -71,9 +73,19 @@ class _Process:
         self._config = config.server
         self._control = control
         self._socket = sock
-        self._inbox = PullChannel(socket_address(config.socket_dir, "entry"), ToEntry)
-        self._to_scheduler = PushChannel(socket_address(config.socket_dir, "scheduler"))
-        self._service = Service(config=config.server, to_scheduler=self._to_scheduler)
+        self._may_listen = asyncio.Event()
+        if not config.is_successor:  # a first worker says 503 while all loads; a later one lets its elders answer until then
+            self._may_listen.set()
+        self._pulse = Pulse(control)
+        self._inbox = PullChannel(socket_address(config.socket_dir, config.name), ToEntry)
+        self._to_scheduler = PushChannel(socket_address(config.socket_dir, "scheduler"), config.name)
+        self._service = Service(
+            config=config.server,
+            to_scheduler=self._to_scheduler,
+            entry=config.entry,
+            has_started=config.is_successor,
+            read_all=self._inbox.deliver_all,
+        )
         self._server = EntryServer(App(self._service), self._config)
 
     async def serve(self) -> None:
@@ -82,7 +94,7 @@ class _Process:
         stop: asyncio.Future[Shutdown] = loop.create_future()
         loop.add_reader(self._control.fileno(), self._read_control, stop)
         self._inbox.pump(loop, self._on_message)
-        http = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        http = asyncio.create_task(self._listen())
         loading = asyncio.create_task(asyncio.to_thread(load_text, self._config))
         try:
             await asyncio.wait((loading, stop, http), return_when=asyncio.FIRST_COMPLETED)
@@ -93,13 +105,18 @@ class _Process:
                 gc.freeze()  # what is loaded stays: the collector need not walk it between two rows
                 # no start waits for it; it is at work while the scheduler still loads the model
                 threading.Thread(target=text.tokenizer.load_fast_encoder, name="fast-encoder", daemon=True).start()
-                self._control.send(Ready(process="entry", url=url_of(self._socket)))
+                self._may_listen.set()
+                self._control.send(Ready(process="entry"))
+                self._pulse.start()
+                self._note_progress(loop)
                 await asyncio.wait((stop, http), return_when=asyncio.FIRST_COMPLETED)
             if not stop.done():
                 raise StartupError("the HTTP server ended by itself.")
             await self._drain(stop.result())
         finally:
+            self._pulse.stop()
             self._server.should_exit = True
+            self._may_listen.set()
             loading.cancel()
             await asyncio.gather(http, loading, return_exceptions=True)
             loop.remove_reader(self._control.fileno())
@@ -107,6 +124,15 @@ class _Process:
             self._to_scheduler.close()
             if self._service.started is not None:
                 self._service.started.close()
+
+    async def _listen(self) -> None:
+        await self._may_listen.wait()
+        await self._server.serve(sockets=[self._socket])
+
+    def _note_progress(self, loop: asyncio.AbstractEventLoop) -> None:
+        """An event loop that comes by here gets on."""
+        self._pulse.progress += 1
+        loop.call_later(BEAT_S, self._note_progress, loop)
 
     def _read_control(self, stop: asyncio.Future[Shutdown]) -> None:
         try:
@@ -123,6 +149,8 @@ class _Process:
 
     def _on_message(self, message: Any) -> None:
         manager = self._service.started
+        if isinstance(message, SenderGone):
+            return  # the supervisor says what that means for the whole server
         if manager is None:
             log.error("a message came before the manager was made: %s", type(message).__name__)
             return
@@ -143,4 +171,4 @@ class _Process:
             log.warning("aborting %d requests that did not end in time", len(manager.abort_all("drain")))
             if not await manager.wait_idle(ABORT_GRACE_S):
                 log.warning("ending %d requests that the engine did not end", manager.live_requests)
-                manager.fail_all(failure_of_cause("drain"), tell_scheduler=False)
+                manager.fail_all(failure_of_cause("drain"))

@@ -13,8 +13,9 @@ from millstream.config import ServerConfig
 from millstream.entry.failure import failure_of_death
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.errors import EngineDeadError, ModelNotFound, RequestError
+from millstream.ipc.address import entry_name
 from millstream.ipc.channel import Sender
-from millstream.messages import EngineInfo, ServerState
+from millstream.messages import EngineInfo, ProcessState, ServerState
 from millstream.observe.ledger import Ledger
 from millstream.text.chat_template import ChatTemplate
 from millstream.text.tokenizer import Tokenizer
@@ -32,14 +33,27 @@ class LoadedText:
 class Service:
     """State of the server as its clients see it."""
 
-    def __init__(self, *, config: ServerConfig, to_scheduler: Sender, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        config: ServerConfig,
+        to_scheduler: Sender,
+        entry: int = 0,
+        has_started: bool = False,
+        read_all: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.config = config
+        self.entry = entry  # the number of this worker
         self.clock = clock
         self.started_at = int(time.time())
         self.processes = ServerState(processes={}).processes
         self.draining = False
+        self._has_started = has_started  # the server could take requests once
         self._to_scheduler = to_scheduler
+        self._read_all = read_all
         self._engine: EngineInfo | None = None
+        self._detokenizer_pid: int | None = None  # of the one that makes the text now
         self._text: LoadedText | None = None
         self._manager: TokenizerManager | None = None
 
@@ -49,14 +63,32 @@ class Service:
         self._make_manager()
 
     def update(self, state: ServerState) -> None:
-        """Take the supervisor's view. A failed process ends every open request: their final rows will never come."""
+        """Take the supervisor's view. A dead scheduler ends every open request; a new detokenizer gets what the old one knew.
+
+        `read_all` is called before a new detokenizer is made use of: all that the old one sent must have been handled.
+        """
         self.processes = state.processes
         self._engine = self._engine or state.engine
         self._make_manager()
-        failed = [name for name, process in state.processes.items() if process.state == "FAILED"]
-        if failed and self._manager is not None:
-            failure = failure_of_death(f"The {' and '.join(failed)} process has died.")
-            self._manager.fail_all(failure, tell_scheduler="scheduler" not in failed)
+        self._has_started = self._has_started or all(process.state == "READY" for process in state.processes.values())
+        if self._manager is not None:
+            for name in ("scheduler", "detokenizer"):
+                if name in state.processes:
+                    self._follow(self._manager, name, state.processes[name])
+
+    def _follow(self, manager: TokenizerManager, name: str, process: ProcessState) -> None:
+        """See whether an engine process died or was replaced."""
+        if process.state == "FAILED":
+            failure = failure_of_death(f"The {name} process has died.")
+            if name == "scheduler":
+                manager.fail_all(failure)
+            else:
+                manager.questions.fail(failure)
+        elif name == "detokenizer" and process.state == "READY":
+            known, self._detokenizer_pid = self._detokenizer_pid, process.pid
+            if known not in (None, process.pid):
+                self._read_all()
+                manager.ask_replay(process.pid)
 
     def _make_manager(self) -> None:
         if self._manager is None and self._engine is not None and self._text is not None:
@@ -64,6 +96,7 @@ class Service:
                 tokenizer=self._text.tokenizer,
                 to_scheduler=self._to_scheduler,
                 engine=self._engine,
+                entry=self.entry,
                 max_live=self.config.live_limit,
                 max_unsent_bytes=self.config.max_unsent_bytes,
                 ledger=Ledger("entry", strict=self.config.strict_ledger),
@@ -109,14 +142,24 @@ class Service:
         """
         if self.draining:
             raise EngineDeadError("The server is shutting down.", code="shutting_down")
-        for name, process in self.processes.items():
-            if process.state != "READY":
+        for name in (entry_name(self.entry), "scheduler", "detokenizer"):  # what other workers do is no matter of this one
+            process = self.processes.get(name)
+            if process is not None and process.state != "READY":
                 raise EngineDeadError(
                     f"The {name} process is {process.state}; the server cannot take requests now.",
                     code="loading" if process.state == "STARTING" else "engine_dead",
                 )
         if self._manager is None or not self.processes:
             raise EngineDeadError("The server is still loading.", code="loading")
+
+    def check_alive(self) -> None:
+        """Return if the server has started and is on its feet or getting up: nobody outside need restart it.
+
+        Raises:
+            EngineDeadError: it is still loading.
+        """
+        if not self._has_started:
+            self.check_ready()
 
     @property
     def text(self) -> LoadedText:

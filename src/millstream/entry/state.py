@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from millstream.entry.failure import Failure
 from millstream.errors import InvariantError
-from millstream.messages import FinishReason, GenerateReqInput, TextRow, Timing, Usage
+from millstream.messages import FinishReason, GenerateReqInput, Received, TextRow, Timing, Usage
 from millstream.messages.finish import EndCause, end_cause
 from millstream.observe.ledger import Account
 from millstream.text.digest import digest_of
@@ -38,6 +38,7 @@ class ReqState:
 
     __slots__ = (
         "_digest",
+        "_num_chars",
         "_row",
         "_texts",
         "_usage",
@@ -75,6 +76,7 @@ class ReqState:
         self.finish: FinishReason | None = None
         self.failure: Failure | None = None
         self.mismatched = False  # what was handed on is not what the ids say: a bug
+        self._num_chars = 0  # of the text that has come
         self._usage: Usage | None = None
         self._digest = 0  # of what was handed on
         self._row: TextRow | None = None
@@ -140,6 +142,7 @@ class ReqState:
         if not self.shortcut(text, token_ids):
             self.num_tokens -= len(token_ids)
             return False
+        self._num_chars += len(text)
         self._digest = digest_of(text, self._digest)
         return True
 
@@ -148,6 +151,7 @@ class ReqState:
         if self.phase is Phase.DISPATCHED:
             self.move(Phase.RECEIVING)
         self.num_tokens += len(row.token_ids)
+        self._num_chars += len(row.text)
         self._usage = row.usage or self._usage
         if row.finish is not None:
             self.end(row.finish)
@@ -174,6 +178,11 @@ class ReqState:
         if row.digest is not None:
             self.mismatched = row.digest != self._digest
         return row
+
+    @property
+    def received(self) -> Received:
+        """How much has come of it, taken or not."""
+        return Received(self.rid, self.num_tokens, self._num_chars)
 
     def adopt_timing(self, timing: Timing) -> None:
         """Take over the stamps of the other processes from the final row, and keep our own."""

@@ -182,8 +182,12 @@ def check_prompt(input_ids: list[int], engine: EngineInfo, param: str, *, is_our
         verify_token_ids(param, input_ids, engine.vocab_size)  # slower: it finds the one to name
 
 
-def finalize(obj: GenerateReqInput, input_ids: list[int], engine: EngineInfo, origin: Origin) -> TokenizedGenerateReqInput:
-    """Resolve the number of new tokens and give the request its final form. `input_ids` passed `check_prompt`.
+def finalize(
+    obj: GenerateReqInput, input_ids: list[int], engine: EngineInfo, origin: Origin, *, entry: int = 0, call: str = ""
+) -> TokenizedGenerateReqInput:
+    """Resolve the number of new tokens and give the request its final form.
+
+    `input_ids` passed `check_prompt`; `entry` owns the request, as a part of `call`.
 
     Raises:
         RequestError: `min_tokens` is more than what may be made.
@@ -206,6 +210,8 @@ def finalize(obj: GenerateReqInput, input_ids: list[int], engine: EngineInfo, or
         )
     return TokenizedGenerateReqInput(
         rid=obj.rid,
+        entry=entry,
+        call=call,
         input_ids=input_ids,
         sampling=msgspec.structs.replace(obj.sampling, max_new_tokens=max_new_tokens),
         max_new_tokens=max_new_tokens,

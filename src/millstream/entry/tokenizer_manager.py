@@ -21,23 +21,25 @@ from millstream.entry.deadline import before
 from millstream.entry.ending import describe_end
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
+from millstream.entry.questions import Questions
 from millstream.entry.state import Phase, ReqState
 from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize, is_quick
 from millstream.entry.verdicts import OverdueVerdicts
-from millstream.errors import DuplicateRid, EngineDeadError, MillstreamError, OverloadError
+from millstream.errors import DuplicateRid, MillstreamError, OverloadError
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     AbortReq,
     AdmissionOutput,
     BatchStrOutput,
+    Delivered,
     EngineInfo,
     GenerateReqInput,
     LedgerQuery,
     PauseReq,
     ProgressOutput,
+    ReplayReq,
     ResumeReq,
     StatsReply,
-    StatsReq,
     TextColumns,
     TextRow,
     ToEntry,
@@ -50,8 +52,6 @@ from millstream.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-STATS_TIMEOUT_S = 5.0
-
 
 class TokenizerManager:
     """Registers, tokenises and dispatches requests; hands their rows to whoever waits; aborts what nobody waits for."""
@@ -62,6 +62,7 @@ class TokenizerManager:
         tokenizer: Tokenizer,
         to_scheduler: Sender,
         engine: EngineInfo,
+        entry: int = 0,
         max_live: int = ServerConfig().live_limit,
         max_unsent_bytes: int = ServerConfig.max_unsent_bytes,
         ledger: Ledger | None = None,
@@ -73,11 +74,13 @@ class TokenizerManager:
         self.ledger = ledger or Ledger("entry")
         self.prompts = PromptEncoder(tokenizer, engine.context_length, self.ledger)
         self.retry_after_s = 1  # what somebody refused now is told; the scheduler knows
+        self.questions = Questions(to_scheduler=to_scheduler, entry=entry)
         self.late_rows_dropped = 0
         self.stream_mismatches = 0  # requests whose text was not what their ids say; anything but 0 is a bug
         self._max_live = max_live
         self._to_scheduler = to_scheduler
         self._max_unsent_bytes = max_unsent_bytes
+        self._entry = entry  # the number of this worker
         self._clock = clock
         self._new_seed = new_seed
         self._owners: dict[str, tuple[ReqState, Generation]] = {}
@@ -85,8 +88,6 @@ class TokenizerManager:
         self._generations: dict[str, Generation] = {}  # by the call's own rid, which may have none of its own
         self._overdue = OverdueVerdicts(self.ledger)
         self._idle = asyncio.Event()  # set whenever the last live request ends
-        self._stats: dict[int, asyncio.Future[StatsReply]] = {}
-        self._stats_id = 0
         self.ledger.watch("state", lambda: len(self._owners))
         self.ledger.watch("generation", lambda: len(self._generations))
 
@@ -158,17 +159,18 @@ class TokenizerManager:
         """Abort every live request; returns their rids."""
         return self.abort_prefix("", cause)
 
-    def fail_all(self, failure: Failure, *, tell_scheduler: bool) -> None:
-        """End every request at once: a process they need is gone and their final rows will never come."""
+    def fail_all(self, failure: Failure) -> None:
+        """End every request at once: the scheduler is gone, or does not answer, and their final rows will never come."""
         for state, generation in list(self._owners.values()):
-            if tell_scheduler:
-                self._send_abort(state, "engine_error")
             self._end(state, generation, failure)
-        if not tell_scheduler:
-            self._overdue.forget()
-        for future in self._stats.values():
-            if not future.done():
-                future.set_exception(EngineDeadError(failure.message))
+        self._overdue.forget()
+        self.questions.fail(failure)
+
+    def ask_replay(self, pid: int) -> None:
+        """The detokenizer was replaced by `pid`, and all that the old one sent was handled: have the new one go on there."""
+        received = [state.received for state, _ in self._owners.values() if state.dispatched]
+        if received:
+            self._to_scheduler.send(ReplayReq(received, pid, self._entry))
 
     def handle(self, message: ToEntry) -> None:
         """Take one message from the scheduler or the detokenizer."""
@@ -181,6 +183,8 @@ class TokenizerManager:
                 except Exception:  # a fault with one row belongs to its request: the others of the step are not touched
                     log.exception("a row of %s could not be delivered", row.rid)
                     self._fail(row)
+            if finals := [row.rid for row in message.rows if row.finish is not None]:  # also of those that nobody knows
+                self._to_scheduler.send(Delivered(finals, self._entry))
         elif isinstance(message, AdmissionOutput):
             self._take_verdicts(message)
         elif isinstance(message, ProgressOutput):
@@ -188,29 +192,16 @@ class TokenizerManager:
                 if (owned := self._owners.get(progress.rid)) is not None:
                     owned[1].note_progress(progress)
         else:
-            future = self._stats.pop(message.id, None)
-            if future is not None and not future.done():
-                future.set_result(message)
+            self.questions.answer(message)
 
-    async def stats(self, timeout_s: float = STATS_TIMEOUT_S, *, ledger: LedgerQuery | None = None) -> StatsReply:
+    async def stats(self, *, ledger: LedgerQuery | None = None) -> StatsReply:
         """Ask scheduler and detokenizer for their counts, in order with the data they count. With `ledger`, for their books
         too: the reply holds ours first.
 
         Raises:
-            EngineDeadError: no answer within `timeout_s` seconds.
+            EngineDeadError: no answer in time, or one of them is gone.
         """
-        self._stats_id += 1
-        future: asyncio.Future[StatsReply] = asyncio.get_running_loop().create_future()
-        self._stats[self._stats_id] = future
-        number = self._stats_id
-        self._to_scheduler.send(StatsReq(id=number, ledger=ledger))
-        try:
-            async with asyncio.timeout(timeout_s):
-                reply = await future
-        except TimeoutError:
-            raise EngineDeadError(f"The engine did not answer within {timeout_s:g} s.") from None
-        finally:
-            self._stats.pop(number, None)
+        reply = await self.questions.stats(ledger=ledger)
         if ledger is not None:
             reply.books.insert(0, self.ledger.book(ledger))
         reply.ledger_mismatches += self.ledger.reconcile()
@@ -276,7 +267,11 @@ class TokenizerManager:
                 raise RequestFailed(state.failure)
             if state.obj.sampling.seed is None:
                 state.obj.sampling = msgspec.structs.replace(state.obj.sampling, seed=self._new_seed())
-        return [finalize(state.obj, state.input_ids, self.engine, generation.origin) for state in generation.states]
+        call = generation.rid if len(generation.states) > 1 else ""
+        return [
+            finalize(state.obj, state.input_ids, self.engine, generation.origin, entry=self._entry, call=call)
+            for state in generation.states
+        ]
 
     def _take_verdicts(self, verdicts: AdmissionOutput) -> None:
         self.retry_after_s = verdicts.retry_after_s

@@ -1,119 +1,130 @@
 """PullChannel and PushChannel: one-way typed messages between processes, over Unix stream sockets.
 
-The receiver binds and owns its inbox; any number of senders connect. Order is kept per sender. Plain sockets, because at few
-streams a token costs what waking costs: one system call sends a message here and one receives it, and no helper thread wakes.
+The receiver binds and owns its inbox; any number of senders connect. Order is kept per sender, and the end of a sender is news
+like any other: in its place after everything it sent. Plain sockets, because at few streams a token costs what waking costs:
+one system call sends a message here and one receives it, and no helper thread wakes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import select
 import socket
-import threading
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from millstream.ipc.connection import Connection, sender_name
 from millstream.ipc.frames import FrameReader, NotAMessage, decode, frame
 
 log = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 18
 MAX_FRAME_BYTES = 1 << 30  # a request is as long as its prompt; anything longer is no message of ours
-BACKLOG = 16  # senders that may wait to be accepted
+BACKLOG = 512  # senders that may wait to be accepted: more than there are processes, for one more would be blocked
+
+
+class SenderGone(NamedTuple):
+    """A sender's connection has ended, and all it sent was taken. Comes from a `PullChannel`, in order with its messages."""
+
+    sender: str
 
 
 class Sender(Protocol):
     """What a manager needs to send; tests give it a list's append."""
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Any) -> Any:
         """Hand over one message. Never blocks."""
 
 
 class PushChannel:
-    """The sending end. Owned by one thread.
+    """The sending end. Owned by one thread. The receiver calls it `sender`.
 
-    It connects with the first message, for nobody sends before every process is ready. What the socket cannot take at once
-    goes out from a thread that lives as long as there is a backlog: a blocked send would stop a loop that others rely on. The
-    backlog is bounded by admission (requests x tokens). What is sent to a process that is gone is lost, as the process is:
-    its death is the supervisor's business.
+    It connects with the first message, for nobody sends before every process is ready, and again where the receiver was
+    replaced. What is sent to a process that is gone, or was never read by it, is lost, as the process is. Who must know
+    that compares the numbers of connections: they count up from 1, and what went over one never comes by another.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, sender: str = "") -> None:
         self._address = address
+        self._sender = sender
         self._encoder = msgspec.msgpack.Encoder()
-        self._socket: socket.socket | None = None
-        self._lock = threading.Lock()  # over the backlog
-        self._backlog: deque[bytes] = deque()
+        self._connection: Connection | None = None
+        self._number = 0
         self._is_lost = False  # said once, not with every message
 
-    def send(self, message: Any) -> None:
-        """Encode and send or queue one message. Never blocks."""
+    def send(self, message: Any) -> int:
+        """Encode and send or queue one message. Never blocks.
+
+        Returns:
+            The number of the connection that took it; 0 where nobody reads and it is lost.
+        """
         data = frame(self._encoder.encode(message))
-        with self._lock:
-            if self._backlog:
-                self._backlog.append(data)
-                return
-        try:
-            if self._socket is None:
-                self._socket = self._connect()
-            sent = self._socket.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            if not self._is_lost:
-                log.error("nobody reads at %s: %s", self._address, error)
-            self._is_lost = True
+        if self._connection is not None:
+            try:
+                self._connection.send(data)
+            except OSError:  # the receiver is gone; perhaps another has taken its place
+                self.close()
+            else:
+                return self._number
+        if self.connect():
+            assert self._connection is not None
+            try:
+                self._connection.send(data)
+            except OSError as error:
+                self._lose(error)
+            else:
+                return self._number
+        return 0
+
+    def connect(self) -> int:
+        """The number of a connection that was alive just now, made anew where the last one is over; 0: nobody reads."""
+        if self._connection is not None and self._connection.is_over:
             self.close()
-            return
-        else:
+        if self._connection is None:
+            try:
+                self._connection = Connection(self._address, self._sender)
+            except OSError as error:
+                self._lose(error)
+                return 0
+            self._number += 1
             self._is_lost = False
-        if sent < len(data):
-            self._backlog.append(data[sent:])
-            threading.Thread(target=self._send_backlog, args=(self._socket,), daemon=True).start()
+        return self._number
+
+    @property
+    def receiver_pid(self) -> int:
+        """The process at the other end; 0 without a connection."""
+        return 0 if self._connection is None else self._connection.receiver_pid
 
     def close(self) -> None:
         """Close. What was sent will be read; what is queued is lost."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    def _connect(self) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.connect(self._address)
-        except OSError:
-            sock.close()
-            raise
-        sock.setblocking(False)
-        return sock
+    def _lose(self, error: OSError) -> None:
+        if not self._is_lost:
+            log.error("nobody reads at %s: %s", self._address, error)
+        self._is_lost = True
+        self.close()
 
-    def _send_backlog(self, sock: socket.socket) -> None:
-        poller = select.poll()
-        with contextlib.suppress(OSError, ValueError):  # closed, by us or by the peer
-            poller.register(sock, select.POLLOUT)
-            while True:
-                data = self._backlog[0]  # it stays there until it is sent, so that nothing overtakes it
-                while data:
-                    poller.poll()
-                    data = data[sock.send(data) :]
-                with self._lock:
-                    self._backlog.popleft()
-                    if not self._backlog:
-                        return
-        with self._lock:
-            self._backlog.clear()
+
+class _Source(NamedTuple):
+    """One connection from a sender."""
+
+    socket: socket.socket
+    reader: FrameReader
+    name: str
 
 
 class PullChannel:
     """The receiving end: binds `address` and decodes frames to `types`. Owned by one thread.
 
-    A frame that does not decode is logged, counted in `bad_frames` and dropped: nobody else's messages are touched.
+    A frame that does not decode is counted in `bad_frames` and dropped: nobody else's messages are touched. A sender with a
+    name has one connection: when a second one comes, its first is read to the end before.
     """
 
     def __init__(self, address: str, types: Any) -> None:
@@ -123,15 +134,18 @@ class PullChannel:
         self._listener.bind(address)
         self._listener.listen(BACKLOG)
         self._decoder = msgspec.msgpack.Decoder(types)
-        self._senders: dict[int, tuple[socket.socket, FrameReader]] = {}
+        self._sources: dict[int, _Source] = {}
         self._chunk = memoryview(bytearray(READ_BYTES))
         self._epoll = select.epoll()
         self._epoll.register(self._listener, select.EPOLLIN)
+        self._watched: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_message: Callable[[Any], None] | None = None
         self.bad_frames = 0
 
     def watch(self, fd: int) -> None:
         """Let `receive` end its wait for `fd`, too, and report it."""
+        self._watched.add(fd)
         self._epoll.register(fd, select.EPOLLIN)
 
     def receive(self, timeout_s: float | None = 0) -> tuple[list[Any], bool]:
@@ -143,32 +157,39 @@ class PullChannel:
         messages: list[Any] = []
         is_alerted = False
         for fd, _ in self._epoll.poll(timeout_s):
-            if fd in self._senders:
+            if fd in self._sources:
                 messages += self._read(fd)
             elif fd == self._listener.fileno():
-                self._epoll.register(self._accept(), select.EPOLLIN)
-            else:
+                messages += self._accept()
+            elif fd in self._watched:
                 is_alerted = True
         return messages, is_alerted
 
     def pump(self, loop: asyncio.AbstractEventLoop, on_message: Callable[[Any], None]) -> None:
         """Deliver messages to `on_message` from the event loop until `close`."""
         self._loop = loop
-
-        def deliver(fd: int) -> None:
-            for message in self._read(fd):
-                on_message(message)
+        self._on_message = on_message
 
         def accept() -> None:
-            fd = self._accept()
-            loop.add_reader(fd, deliver, fd)
+            for message in self._accept():
+                on_message(message)
 
         loop.add_reader(self._listener.fileno(), accept)
+
+    def deliver_all(self) -> None:
+        """Deliver everything that was sent up to now, of senders that are not accepted yet, too. For a channel with a pump."""
+        assert self._on_message is not None
+        while _is_readable(self._listener.fileno()):
+            for message in self._accept():
+                self._on_message(message)
+        for fd in list(self._sources):
+            while fd in self._sources and _is_readable(fd):
+                self._deliver(fd)
 
     def close(self) -> None:
         """Stop receiving and remove the socket file."""
         self._epoll.close()
-        for fd in list(self._senders):
+        for fd in list(self._sources):
             self._drop(fd)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._listener.fileno())
@@ -176,24 +197,46 @@ class PullChannel:
         if os.path.exists(self._address):
             os.unlink(self._address)
 
-    def _accept(self) -> int:
-        sock, _ = self._listener.accept()
+    def _deliver(self, fd: int) -> None:
+        assert self._on_message is not None
+        if fd in self._sources:  # what the event loop saw may have been taken since
+            for message in self._read(fd):
+                self._on_message(message)
+
+    def _accept(self) -> list[Any]:
+        """Take on a sender. Returns what its predecessor of the same name had still to say."""
+        try:
+            sock, address = self._listener.accept()
+        except BlockingIOError:  # taken since it was seen
+            return []
         sock.setblocking(False)
-        self._senders[sock.fileno()] = sock, FrameReader(MAX_FRAME_BYTES)
-        return sock.fileno()
+        name = sender_name(address)
+        messages: list[Any] = []
+        for fd in [fd for fd, source in self._sources.items() if name and source.name == name]:
+            while fd in self._sources:
+                messages += self._read(fd, is_over=True)
+        self._sources[sock.fileno()] = _Source(sock, FrameReader(MAX_FRAME_BYTES), name)
+        if self._loop is None:
+            self._epoll.register(sock, select.EPOLLIN)
+        else:
+            self._loop.add_reader(sock.fileno(), self._deliver, sock.fileno())
+        return messages
 
     def _drop(self, fd: int) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(fd)
-        sock, _ = self._senders.pop(fd)
-        sock.close()
+        self._sources.pop(fd).socket.close()
 
-    def _read(self, fd: int) -> list[Any]:
-        """Take one sender's messages; its descriptor stays readable where more has arrived."""
-        sock, reader = self._senders[fd]
+    def _read(self, fd: int, *, is_over: bool = False) -> list[Any]:
+        """Take one sender's messages; its descriptor stays readable where more has arrived. `is_over`: nothing more comes."""
+        source = self._sources[fd]
         try:
-            size = sock.recv_into(self._chunk)
-            frames = reader.feed(self._chunk[:size])
+            size = source.socket.recv_into(self._chunk)
+            frames = source.reader.feed(self._chunk[:size])
+        except BlockingIOError:
+            if not is_over:
+                return []
+            size, frames = 0, []
         except (ConnectionResetError, ValueError) as error:
             log.error("a sender is cut off: %s", error)
             size, frames = 0, []
@@ -202,8 +245,20 @@ class PullChannel:
             try:
                 messages.append(decode(self._decoder, each))
             except NotAMessage as error:
-                self.bad_frames += 1
-                log.error("dropped a message that does not decode (%d bytes): %s", len(each), error)
+                self._count_bad_frame(each, error)
         if not size:
             self._drop(fd)
+            if source.name:
+                messages.append(SenderGone(source.name))
         return messages
+
+    def _count_bad_frame(self, data: bytes, error: Exception) -> None:
+        self.bad_frames += 1
+        if self.bad_frames & (self.bad_frames - 1) == 0:  # the 1st, 2nd, 4th, ...: one bad sender must not fill the log
+            log.error("dropped a message that does not decode (%d bytes, number %d): %s", len(data), self.bad_frames, error)
+
+
+def _is_readable(fd: int) -> bool:
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(0))

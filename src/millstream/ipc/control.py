@@ -7,7 +7,9 @@ death, in both directions, and a READY, a death and a time-out can be waited for
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
+import threading
 from typing import Any
 
 import msgspec
@@ -22,11 +24,12 @@ class PeerGone(Exception):
 
 
 class ControlLink:
-    """One end of a supervisor-child connection. Receives values of `types`; owned by one thread."""
+    """One end of a supervisor-child connection. Receives values of `types` in one thread; any thread may send."""
 
     def __init__(self, sock: socket.socket, types: Any) -> None:
         sock.setblocking(False)
         self._socket = sock
+        self._lock = threading.Lock()  # over sending: a message goes out whole
         self._decoder = msgspec.msgpack.Decoder(types)
         self._reader = FrameReader(MAX_FRAME_BYTES)
 
@@ -34,13 +37,26 @@ class ControlLink:
         """The descriptor to wait on for `receive`."""
         return self._socket.fileno()
 
-    def send(self, message: Any) -> None:
-        """Send one message; waits while the peer's buffer is full. A peer that is gone is noticed by `receive`."""
-        data = frame(msgspec.msgpack.encode(message))
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.setblocking(True)
-            self._socket.sendall(data)
-        self._socket.setblocking(False)
+    def send(self, message: Any, *, must_arrive: bool = True) -> None:
+        """Send one message; waits while the peer's buffer is full, unless it need not arrive: then it is dropped.
+
+        A peer that is gone is noticed by `receive`.
+        """
+        data = memoryview(frame(msgspec.msgpack.encode(message)))
+        with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while data:
+                try:
+                    data = data[self._socket.send(data) :]
+                except BlockingIOError:
+                    if not must_arrive:
+                        return
+                    self._wait_writable()
+                must_arrive = True  # a part of it is out
+
+    def _wait_writable(self) -> None:
+        poller = select.poll()
+        poller.register(self._socket, select.POLLOUT)
+        poller.poll()
 
     def receive(self) -> list[Any]:
         """Take every complete message that has arrived, without waiting.

@@ -1,1 +1,1 @@
-"""The supervisor: starts the three processes, watches them, stops them."""
+"""The supervisor: starts the processes, watches them, replaces those that die, stops them all."""

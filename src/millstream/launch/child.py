@@ -1,6 +1,6 @@
-"""The first code of a child process: `python -m millstream.launch.child NAME FD`. Started by `spawn`, never by hand.
+"""The first code of a child process: `python -m millstream.launch.child KIND FD`. Started by `spawn`, never by hand.
 
-Reads its configuration from the control link, runs the process of that name, and reports why it could not go on.
+Reads its configuration from the control link, runs the process of that kind, and reports why it could not go on.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ log = logging.getLogger(__name__)
 CONFIG_LENGTH_BYTES = 4
 
 
-def main(name: ProcessName, fd: int) -> int:
-    """Run process `name` over the socket `fd` until it ends; returns the exit status."""
-    setproctitle(f"millstream::{name}")
+def main(kind: ProcessName, fd: int) -> int:
+    """Run a process of `kind` over the socket `fd` until it ends; returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which tells us in its order
     sock = socket.socket(fileno=fd)
     config = _read_config(sock)
     if config is None:
         return 1
-    configure_logging(name, config.server.log_level)
+    setproctitle(f"millstream::{config.name}")
+    configure_logging(config.name, config.server.log_level)
     control = ControlLink(sock, FromSupervisor)
     try:
-        importlib.import_module(f"millstream.{name}.process").run(config, control)
+        importlib.import_module(f"millstream.{kind}.process").run(config, control)
     except PeerGone:
         log.error("the supervisor is gone; stopping")
         with contextlib.suppress(OSError):  # it cannot do it any more; works for the last of us, when the sockets are gone
             config.socket_dir.rmdir()
         return 1
     except StartupError as error:
-        control.send(ChildError(process=name, message=str(error), hint=error.hint))
+        control.send(ChildError(process=kind, message=str(error), hint=error.hint))
         return 1
     except Exception as error:
-        log.exception("%s cannot go on", name)
-        control.send(ChildError(process=name, message=f"{type(error).__name__}: {error}"))
+        log.exception("%s cannot go on", config.name)
+        control.send(ChildError(process=kind, message=f"{type(error).__name__}: {error}"))
         return 1
     return 0
 

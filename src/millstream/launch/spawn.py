@@ -1,8 +1,10 @@
-"""Start one child process with its control link."""
+"""Start one child process with its control link, and the phases it moves through."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,9 +13,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from millstream.config import ChildConfig
+from millstream.errors import InvariantError
 from millstream.ipc.control import ControlLink
 from millstream.launch.child import CONFIG_LENGTH_BYTES
-from millstream.messages import ToSupervisor
+from millstream.messages import ChildError, ToSupervisor
 from millstream.messages.control import ProcessName, ProcessPhase
 
 # Set before a child's first import of a library that reads them; what the operator has set wins. OpenMP's threads spin at
@@ -24,34 +27,74 @@ _ENVIRONMENT: dict[ProcessName, dict[str, str]] = {
     "entry": {},
     "detokenizer": {},
 }
+EXIT_GRACE_S = 5.0  # what a child that has closed its link gets to be gone
+
+NEXT: dict[ProcessPhase, frozenset[ProcessPhase]] = {
+    "STARTING": frozenset({"READY", "DRAINING", "FAILED"}),
+    "READY": frozenset({"DRAINING", "FAILED"}),
+    "DRAINING": frozenset({"STOPPED", "FAILED"}),
+    "STOPPED": frozenset(),
+    "FAILED": frozenset(),  # what takes its place is another process
+}
 
 
 @dataclass
 class Child:
-    """A child process as its supervisor holds it."""
+    """A child process as its supervisor holds it. `name` is its own; `kind` says what it runs."""
 
-    name: ProcessName
+    kind: ProcessName
+    name: str
     process: subprocess.Popen[bytes]
     link: ControlLink
-    state: ProcessPhase = field(default="STARTING")
+    started_at: float = 0.0  # seconds of the monotonic clock
+    phase: ProcessPhase = "STARTING"
+    error: ChildError | None = field(default=None)  # its own words on why it cannot go on
 
     @property
     def pid(self) -> int:
         """Process id."""
         return self.process.pid
 
+    def move(self, phase: ProcessPhase) -> None:
+        """Go to `phase`: the only way there.
 
-def spawn(name: ProcessName, config: ChildConfig) -> Child:
-    """Start process `name` in a session of its own (the terminal's Ctrl-C must not reach it) and hand it `config`."""
+        Raises:
+            InvariantError: the move is not in `NEXT`.
+        """
+        if phase not in NEXT[self.phase]:
+            raise InvariantError(f"{self.name} cannot go from {self.phase} to {phase}")
+        self.phase = phase
+
+    def reap(self, grace_s: float = EXIT_GRACE_S) -> None:
+        """Wait for the process to be gone; after `grace_s` seconds, kill it first."""
+        try:
+            self.process.wait(timeout=grace_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def describe_death(self) -> str:
+        """What to tell the operator about a child that was reaped: its own words, or how the system ended it."""
+        if self.error is not None:
+            return f"{self.name}: {self.error.message}"
+        code = self.process.returncode
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return f"the {self.name} process ended ({how})"
+
+
+def spawn(kind: ProcessName, config: ChildConfig) -> Child:
+    """Start a process of `kind` in a session of its own (the terminal's Ctrl-C must not reach it) and hand it `config`."""
     ours, theirs = socket.socketpair()
+    fds = [theirs.fileno()] if config.listen_fd is None else [theirs.fileno(), config.listen_fd]
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "millstream.launch.child", name, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-m", "millstream.launch.child", kind, str(theirs.fileno())],
+            pass_fds=fds,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env={**_ENVIRONMENT[name], **os.environ},  # noqa: TID251  # a child's environment is made here and nowhere else
+            env={**_ENVIRONMENT[kind], **os.environ},  # noqa: TID251  # a child's environment is made here and nowhere else
         )
     body = msgspec.json.encode(config)
-    ours.sendall(len(body).to_bytes(CONFIG_LENGTH_BYTES, "big") + body)
-    return Child(name=name, process=process, link=ControlLink(ours, ToSupervisor))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # dead already: its link will say so
+        ours.sendall(len(body).to_bytes(CONFIG_LENGTH_BYTES, "big") + body)
+    return Child(kind=kind, name=config.name, process=process, link=ControlLink(ours, ToSupervisor))

@@ -3,19 +3,23 @@
 | shape | from -> to |
 | --- | --- |
 | `GenerateReqInput` | adapters -> TokenizerManager (same process) |
-| `TokenizedGenerateReqInput`, `AbortReq`, `PauseReq`, `ResumeReq`, `StatsReq` | entry -> scheduler |
-| `BatchTokenIDOutput`, `StatsReply` (passing through) | scheduler -> detokenizer |
+| `TokenizedGenerateReqInput`, `AbortReq`, `AbortOthersReq`, `PauseReq`, `ResumeReq` | entry -> scheduler |
+| `StatsReq`, `Delivered`, `ReplayReq` | entry -> scheduler |
+| `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
-| `AdmissionOutput`, `ProgressOutput` | scheduler -> entry |
-| `Ready`, `ChildError` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
+| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply` | scheduler -> entry |
+| `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
 from millstream.messages.columns import TextColumns, TokenColumns
 from millstream.messages.control import (
+    AbortOthersReply,
+    AbortOthersReq,
     AbortReq,
     AdmissionOutput,
     ChildError,
     EngineInfo,
+    Heartbeat,
     PauseReq,
     ProcessState,
     Progress,
@@ -31,20 +35,23 @@ from millstream.messages.control import (
 from millstream.messages.finish import Abort, FinishReason, Length, Stop
 from millstream.messages.generate import GenerateReqInput
 from millstream.messages.ledger import Book, LedgerQuery
+from millstream.messages.replay import Delivered, Received, Replay, ReplayedRequest, ReplayReq
 from millstream.messages.sampling import SamplingParams
 from millstream.messages.text_batch import BatchStrOutput, TextRow
 from millstream.messages.timing import Timing, Usage
 from millstream.messages.token_batch import BatchTokenIDOutput, DecodeOptions, TokenRow
 from millstream.messages.tokenized import TokenizedGenerateReqInput
 
-ToScheduler = TokenizedGenerateReqInput | AbortReq | PauseReq | ResumeReq | StatsReq
-ToDetokenizer = BatchTokenIDOutput | StatsReply
-ToEntry = BatchStrOutput | AdmissionOutput | ProgressOutput | StatsReply
-ToSupervisor = Ready | ChildError
+ToScheduler = TokenizedGenerateReqInput | AbortReq | AbortOthersReq | PauseReq | ResumeReq | StatsReq | Delivered | ReplayReq
+ToDetokenizer = BatchTokenIDOutput | Replay | StatsReply
+ToEntry = BatchStrOutput | AdmissionOutput | ProgressOutput | AbortOthersReply | StatsReply
+ToSupervisor = Ready | ChildError | Heartbeat
 FromSupervisor = ServerState | Shutdown
 
 __all__ = [
     "Abort",
+    "AbortOthersReply",
+    "AbortOthersReq",
     "AbortReq",
     "AdmissionOutput",
     "BatchStrOutput",
@@ -52,10 +59,12 @@ __all__ = [
     "Book",
     "ChildError",
     "DecodeOptions",
+    "Delivered",
     "EngineInfo",
     "FinishReason",
     "FromSupervisor",
     "GenerateReqInput",
+    "Heartbeat",
     "LedgerQuery",
     "Length",
     "PauseReq",
@@ -63,7 +72,11 @@ __all__ = [
     "Progress",
     "ProgressOutput",
     "Ready",
+    "Received",
     "Rejection",
+    "Replay",
+    "ReplayReq",
+    "ReplayedRequest",
     "ResumeReq",
     "SamplingParams",
     "ServerState",

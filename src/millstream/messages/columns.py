@@ -54,6 +54,7 @@ class TokenColumns(Struct, array_like=True, gc=False):
     slots: bytes
     token_ids: bytes
     width: int
+    entry: int = 0  # the worker that has these requests
 
     def rows(self) -> Iterable[tuple[int, list[int]]]:
         """Slot and new token ids of each row.

@@ -39,6 +39,27 @@ class ResumeReq(Struct, frozen=True, tag="resume_req", gc=False):
     rid: str
 
 
+class AbortOthersReq(Struct, frozen=True, omit_defaults=True, tag="abort_others"):
+    """Stop requests of other entry workers. entry -> scheduler; answered by an `AbortOthersReply`.
+
+    Those whose rid, or whose call's rid, is in `rids`, and those whose rid begins with `prefix`, if that is given. Their final
+    rows go to the workers that own them.
+    """
+
+    id: int
+    entry: int  # the worker that asks
+    rids: list[str] = []
+    prefix: str | None = None
+    cause: AbortCause = "aborted"
+
+
+class AbortOthersReply(Struct, frozen=True, tag="abort_others_reply", gc=False):
+    """The rids that were live with other workers and are aborted now. scheduler -> entry."""
+
+    id: int
+    rids: list[str]
+
+
 class Rejection(Struct, frozen=True, omit_defaults=True, gc=False):
     """One request the scheduler did not admit, in the terms of an HTTP error."""
 
@@ -85,12 +106,14 @@ class StatsReq(Struct, frozen=True, omit_defaults=True, tag="stats_req", gc=Fals
 
     id: int
     ledger: LedgerQuery | None = None
+    entry: int = 0  # the worker that asks
 
 
 class StatsReply(Struct, kw_only=True, tag="stats", gc=False):
     """Live counts. The scheduler fills its part, the detokenizer adds its own on the way through."""
 
     id: int
+    entry: int = 0
     scheduler_requests: int
     waiting: int
     running: int
@@ -100,6 +123,7 @@ class StatsReply(Struct, kw_only=True, tag="stats", gc=False):
     steps: int
     retractions: int
     paused: int = 0
+    undelivered: int = 0  # ended, and their entry has not said yet that the final row arrived
     detokenizer_requests: int = 0
     dropped_rows: int = 0
     ledger_mismatches: int = 0  # of the processes it has passed
@@ -124,7 +148,6 @@ class Ready(Struct, frozen=True, omit_defaults=True, tag="ready"):
 
     process: ProcessName
     engine: EngineInfo | None = None  # from the scheduler
-    url: str | None = None  # from the entry: where it listens
 
 
 class ChildError(Struct, frozen=True, omit_defaults=True, tag="error"):
@@ -135,6 +158,13 @@ class ChildError(Struct, frozen=True, omit_defaults=True, tag="error"):
     hint: str | None = None
 
 
+class Heartbeat(Struct, frozen=True, tag="heartbeat", gc=False):
+    """This child runs. child -> supervisor, about once a second from READY on."""
+
+    progress: int  # changes whenever it gets something done
+    is_busy: bool  # it has something to do
+
+
 class ProcessState(Struct, frozen=True, gc=False):
     """One process as the supervisor sees it."""
 
@@ -143,7 +173,7 @@ class ProcessState(Struct, frozen=True, gc=False):
 
 
 class ServerState(Struct, frozen=True, omit_defaults=True, tag="state"):
-    """All processes and, once known, the engine's facts. supervisor -> entry, at every change."""
+    """All processes by name and, once known, the engine's facts. supervisor -> entry, at every change."""
 
     processes: dict[str, ProcessState]
     engine: EngineInfo | None = None

@@ -10,13 +10,14 @@ from millstream.messages.timing import Timing, Usage
 
 
 class DecodeOptions(Struct, frozen=True, omit_defaults=True, gc=False):
-    """How to turn one request's ids into text. Reaches the detokenizer once, with the request's first row."""
+    """How to turn one request's ids into text, and for which entry worker. Comes once, with the request's first row."""
 
     rid: str
     slot: int  # what the request is called in columns
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     no_stop_trim: bool = False
+    entry: int = 0
 
 
 class TokenRow(Struct, array_like=True, omit_defaults=True, gc=False):

@@ -12,7 +12,8 @@ class TokenizedGenerateReqInput(Struct, kw_only=True, omit_defaults=True, tag="g
     """One request in model terms. Answered by an `AdmissionOutput`, then by rows with exactly one final row.
 
     `input_ids` are authoritative: the scheduler never sees text and never re-tokenises. `sampling` was verified, its seed
-    is drawn, and `max_new_tokens` is resolved: `len(input_ids) + max_new_tokens` fits the context.
+    is drawn, and `max_new_tokens` is resolved: `len(input_ids) + max_new_tokens` fits the context. `entry` is the number of the
+    worker that owns the request: verdicts and rows go there. `call` is the rid of its call, where that has several requests.
     """
 
     rid: str
@@ -22,4 +23,6 @@ class TokenizedGenerateReqInput(Struct, kw_only=True, omit_defaults=True, tag="g
     cache_namespace: str = ""
     deadline: float | None = None  # seconds, the clock of `timing`
     progress: bool = False  # answered by `ProgressOutput` up to the first row
+    entry: int = 0
+    call: str = ""
     timing: Timing

@@ -1,24 +1,65 @@
-"""StepOutput: collects the rows of a step and makes the `BatchTokenIDOutput` for the detokenizer.
+"""StepOutput: collects the rows of a step, brings them to the detokenizer that knows their requests, and can do so again.
 
-Filled by the scheduler as requests make tokens or end; emptied once a step. Knows nothing of why a request ended.
+Filled by the scheduler as requests make tokens or end; sent once a step. Knows nothing of why a request ended.
+
+A detokenizer that dies takes the text of every request with it. The connection that took a request's first row says which
+detokenizer knows it: further rows are sent over that connection only, and after a death the request is replayed to the next.
+So a request that has ended is kept until its entry worker says that the final row has arrived.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from millstream.messages import BatchTokenIDOutput, DecodeOptions, FinishReason, TokenColumns, TokenRow
+import msgspec
+
+from millstream.messages import (
+    BatchTokenIDOutput,
+    DecodeOptions,
+    Delivered,
+    FinishReason,
+    Received,
+    Replay,
+    ReplayedRequest,
+    ReplayReq,
+    TokenColumns,
+    TokenRow,
+)
 from millstream.scheduler.state import Req
 
 
-class StepOutput:
-    """The rows since the last `take`, at most one a request."""
+class ToDetokenizer(Protocol):
+    """The way to the detokenizer: see `PushChannel`."""
 
-    def __init__(self) -> None:
+    def send(self, message: Any) -> int:
+        """Hand over one message; returns the number of the connection that took it, 0 for none."""
+
+    def connect(self) -> int:
+        """The number of the connection now, 0 for none."""
+
+    @property
+    def receiver_pid(self) -> int:
+        """The process at the other end."""
+
+
+class StepOutput:
+    """The rows since the last `send`, in the order they were made."""
+
+    def __init__(self, to_detokenizer: ToDetokenizer) -> None:
+        self._to_detokenizer = to_detokenizer
+        self._connection = 0  # that took the last batch
         self._rows: list[TokenRow] = []
-        self._opened: list[DecodeOptions] = []
-        self._columns: dict[int, tuple[array[int], array[int]]] = {}  # tokens a row -> slots, ids
+        self._opened: list[Req] = []
+        # by entry and tokens a row: slots, ids
+        self._columns: dict[tuple[int, int], tuple[array[int], array[int]]] = {}
+        self._undelivered: dict[tuple[int, str], Req] = {}  # by entry and rid: the rid alone may be in use again elsewhere
+
+    @property
+    def num_undelivered(self) -> int:
+        """Requests that have ended, and whose final row has not arrived as far as we know."""
+        return len(self._undelivered)
 
     def add(self, req: Req, new_ids: Sequence[int], *, held_back: int = 0, finish: FinishReason | None = None) -> None:
         """Add one row of `req`; `new_ids` are in its `token_ids` already. Its first row carries its decode options along.
@@ -26,38 +67,98 @@ class StepOutput:
         Raises:
             OverflowError: one of `new_ids` is no int32; nothing was added.
         """
-        if req.is_opened and finish is None and not held_back:
-            ids = array("i", new_ids)
-            columns = self._columns.get(len(ids))
-            if columns is None:
-                columns = self._columns[len(ids)] = array("I"), array("i")
-            columns[0].append(req.slot)
-            columns[1].extend(ids)
+        if finish is None and not held_back and req.connection is not None:
+            self._add_to_columns(req, new_ids)
             return
-        if not req.is_opened:
-            req.is_opened = True
-            sampling = req.sampling
-            self._opened.append(
-                DecodeOptions(
-                    req.rid,
-                    req.slot,
-                    skip_special_tokens=sampling.skip_special_tokens,
-                    spaces_between_special_tokens=sampling.spaces_between_special_tokens,
-                    no_stop_trim=sampling.no_stop_trim,
-                )
-            )
-        timing = None if finish is None else req.timing
-        self._rows.append(TokenRow(req.rid, list(new_ids), req.usage, held_back, finish, timing))
+        row = TokenRow(req.rid, list(new_ids), req.usage, held_back, finish, None if finish is None else req.timing)
+        if finish is not None:
+            req.final_row = row
+            self._undelivered[req.entry, req.rid] = req
+        if req.connection is None:
+            req.connection = self._connection
+            self._opened.append(req)
+        elif req.connection != self._connection:
+            return  # the detokenizer that is there now does not know it; the replay will bring this row, too
+        self._rows.append(row)
+
+    def _add_to_columns(self, req: Req, new_ids: Sequence[int]) -> None:
+        if req.connection != self._connection:
+            return  # as above
+        ids = array("i", new_ids)
+        columns = self._columns.get((req.entry, len(ids)))
+        if columns is None:
+            columns = self._columns[req.entry, len(ids)] = array("I"), array("i")
+        columns[0].append(req.slot)
+        columns[1].extend(ids)
 
     def has_row(self, rid: str) -> bool:
-        """Whether a row of `rid` is among those not taken."""
+        """Whether a full row of `rid` is among those not sent."""
         return any(row.rid == rid for row in self._rows)
 
-    def take(self) -> BatchTokenIDOutput | None:
-        """The batch of all rows so far, None where there are none. Empties the collection."""
+    def send(self) -> None:
+        """Send all rows so far, if there are any."""
         if not self._rows and not self._columns:
-            return None
-        columns = [TokenColumns(slots.tobytes(), ids.tobytes(), width) for width, (slots, ids) in self._columns.items()]
-        batch = BatchTokenIDOutput(self._rows, self._opened, columns)
+            return
+        columns = [
+            TokenColumns(slots.tobytes(), ids.tobytes(), width, entry) for (entry, width), (slots, ids) in self._columns.items()
+        ]
+        batch = BatchTokenIDOutput(self._rows, [_options(req) for req in self._opened], columns)
+        connection = self._to_detokenizer.send(batch)
+        for req in self._opened:
+            req.connection = connection
+        self._connection = connection or self._connection
         self._rows, self._opened, self._columns = [], [], {}
-        return batch
+
+    def pass_on(self, message: Any) -> None:
+        """Send something else, after all rows so far."""
+        self.send()
+        self._to_detokenizer.send(message)
+
+    def confirm(self, message: Delivered) -> None:
+        """Final rows have arrived."""
+        for rid in message.rids:
+            self._undelivered.pop((message.entry, rid), None)
+
+    def forget_entry(self, entry: int) -> None:
+        """Nobody waits for the rows of this entry worker any more."""
+        for key in [key for key in self._undelivered if key[0] == entry]:
+            del self._undelivered[key]
+
+    def replay(self, message: ReplayReq, live: Mapping[str, Req]) -> None:
+        """Tell the detokenizer that is there now of those requests, running or ended, that it does not know."""
+        self.send()
+        connection = self._to_detokenizer.connect()
+        if not connection or self._to_detokenizer.receiver_pid != message.detokenizer_pid:
+            return  # that one is dead, and may have said more than `message` counts: who asked will ask again
+        self._connection = connection
+        replayed = []
+        for received in message.received:
+            req = live.get(received.rid)
+            if req is None or req.entry != message.entry:
+                req = self._undelivered.get((message.entry, received.rid))
+            if req is not None and req.connection not in (None, connection):
+                req.connection = connection
+                replayed.append(_from_start(req, received))
+        if replayed:
+            self._to_detokenizer.send(Replay(replayed))
+
+
+def _options(req: Req) -> DecodeOptions:
+    sampling = req.sampling
+    return DecodeOptions(
+        req.rid,
+        req.slot,
+        skip_special_tokens=sampling.skip_special_tokens,
+        spaces_between_special_tokens=sampling.spaces_between_special_tokens,
+        no_stop_trim=sampling.no_stop_trim,
+        entry=req.entry,
+    )
+
+
+def _from_start(req: Req, received: Received) -> ReplayedRequest:
+    made = req.token_ids[req.num_prompt_tokens :]
+    if req.final_row is not None:
+        row = msgspec.structs.replace(req.final_row, token_ids=made)
+    else:
+        row = TokenRow(req.rid, made, req.usage, req.end_rule.held_back)
+    return ReplayedRequest(_options(req), row, received.num_tokens, received.num_chars)

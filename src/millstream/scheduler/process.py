@@ -12,9 +12,11 @@ from millstream.checkpoint.locate import configured_source
 from millstream.config import ChildConfig, ServerConfig
 from millstream.execution.interface import Executor
 from millstream.execution.registry import load_executor
-from millstream.ipc.address import socket_address
-from millstream.ipc.channel import PullChannel, PushChannel
+from millstream.ipc.address import entry_number, socket_address
+from millstream.ipc.channel import PullChannel, PushChannel, SenderGone
 from millstream.ipc.control import ControlLink
+from millstream.ipc.entries import EntryChannels
+from millstream.ipc.pulse import Pulse
 from millstream.kv.pool import KVPool
 from millstream.messages import EngineInfo, Ready, Shutdown, ToScheduler
 from millstream.observe.ledger import Ledger
@@ -35,8 +37,9 @@ def run(config: ChildConfig, control: ControlLink) -> None:
         PeerGone: the supervisor is gone.
     """
     inbox = PullChannel(socket_address(config.socket_dir, "scheduler"), ToScheduler)
-    to_detokenizer = PushChannel(socket_address(config.socket_dir, "detokenizer"))
-    to_entry = PushChannel(socket_address(config.socket_dir, "entry"))
+    to_detokenizer = PushChannel(socket_address(config.socket_dir, "detokenizer"), config.name)
+    to_entries = EntryChannels(config.socket_dir, config.name)
+    pulse = Pulse(control)
     try:
         tokenizer, executor = _load(config.server)
         try:
@@ -59,19 +62,21 @@ def run(config: ChildConfig, control: ControlLink) -> None:
                     vocab_size=engine.vocab_size,
                 ),
                 to_detokenizer=to_detokenizer,
-                to_entry=to_entry,
+                to_entry=to_entries,
                 ledger=Ledger("scheduler", strict=config.server.strict_ledger),
             )
             gc.collect()
             gc.freeze()  # what is loaded stays: the collector need not walk it between two steps
             control.send(Ready(process="scheduler", engine=engine))
-            _loop(scheduler, inbox, control)
+            pulse.start()
+            _loop(scheduler, inbox, control, to_entries, pulse)
         finally:
+            pulse.stop()
             executor.close()
     finally:
         inbox.close()
         to_detokenizer.close()
-        to_entry.close()
+        to_entries.close()
 
 
 def _load(server: ServerConfig) -> tuple[Tokenizer, Executor]:
@@ -92,13 +97,25 @@ def _engine_info(server: ServerConfig, executor: Executor, tokenizer: Tokenizer)
     )
 
 
-def _loop(scheduler: Scheduler, inbox: PullChannel, control: ControlLink) -> None:
+def _loop(scheduler: Scheduler, inbox: PullChannel, control: ControlLink, to_entries: EntryChannels, pulse: Pulse) -> None:
     inbox.watch(control.fileno())
     while True:
-        messages, is_alerted = inbox.receive(scheduler.wait_s)
+        wait_s = scheduler.wait_s
+        if wait_s == 0:
+            messages, is_alerted = inbox.receive(0)
+        else:
+            pulse.idle()
+            messages, is_alerted = inbox.receive(wait_s)
+            pulse.work()
         for message in messages:
-            scheduler.handle(message)
+            if not isinstance(message, SenderGone):
+                scheduler.handle(message)
+            elif (entry := entry_number(message.sender)) is not None:
+                if num_aborted := scheduler.entry_gone(entry):
+                    log.warning("%s is gone; its %d requests are aborted", message.sender, num_aborted)
+                to_entries.forget(entry)
         if is_alerted and any(isinstance(message, Shutdown) for message in control.receive()):
             scheduler.close()
             return
         scheduler.step()
+        pulse.progress += scheduler.got_on

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from millstream.messages import Progress, ProgressOutput
+from millstream.messages import Progress
 from millstream.scheduler.state import Req
 
 INTERVAL_S = 0.25  # between two looks: a person reads them, and the queue is walked for each
@@ -29,21 +29,21 @@ class ProgressWatch:
         """Stop watching a request; one that is not watched is not known."""
         self._said.pop(rid, None)
 
-    def report(self, waiting: Iterable[Req], running: Iterable[Req], now: float) -> ProgressOutput | None:
-        """What is new since the last look; None where nothing is, or where that was a moment ago."""
+    def report(self, waiting: Iterable[Req], running: Iterable[Req], now: float) -> dict[int, list[Progress]]:
+        """What is new since the last look, by entry worker; nothing where that was a moment ago."""
         if now - self._last_look < INTERVAL_S:
-            return None
+            return {}
         self._last_look = now
-        news: list[Progress] = []
+        news: dict[int, list[Progress]] = {}
         for place, req in enumerate(waiting, 1):
             if req.rid in self._said:
-                self._note(Progress(req.rid, place=place), news)
+                self._note(req, Progress(req.rid, place=place), news)
         for req in running:
             if req.rid in self._said:
-                self._note(Progress(req.rid, done=req.num_computed, total=len(req.token_ids)), news)
-        return ProgressOutput(news) if news else None
+                self._note(req, Progress(req.rid, done=req.num_computed, total=len(req.token_ids)), news)
+        return news
 
-    def _note(self, progress: Progress, news: list[Progress]) -> None:
-        if self._said[progress.rid] != progress:
-            self._said[progress.rid] = progress
-            news.append(progress)
+    def _note(self, req: Req, progress: Progress, news: dict[int, list[Progress]]) -> None:
+        if self._said[req.rid] != progress:
+            self._said[req.rid] = progress
+            news.setdefault(req.entry, []).append(progress)

@@ -9,6 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
 
 from millstream.errors import DeadlineExceeded, EngineError, InvariantError, MillstreamError, OverloadError
 from millstream.execution.interface import Executor, ForwardOutput
@@ -17,11 +20,15 @@ from millstream.kv.pool import KVPool, Lease
 from millstream.kv.radix_cache import Match
 from millstream.messages import (
     Abort,
+    AbortOthersReply,
+    AbortOthersReq,
     AbortReq,
     AdmissionOutput,
+    Delivered,
     FinishReason,
     PauseReq,
-    Rejection,
+    ProgressOutput,
+    ReplayReq,
     ResumeReq,
     StatsReply,
     StatsReq,
@@ -36,7 +43,7 @@ from millstream.scheduler.admission import Limits
 from millstream.scheduler.deadlines import Deadlines
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.forward import run_step
-from millstream.scheduler.output import StepOutput
+from millstream.scheduler.output import StepOutput, ToDetokenizer
 from millstream.scheduler.pace import Pace
 from millstream.scheduler.policy import Admission, Budgets, StepPlan, Work, plan
 from millstream.scheduler.progress import ProgressWatch
@@ -72,8 +79,8 @@ class Scheduler:
         pool: KVPool,
         eos_token_ids: frozenset[int],
         limits: Limits,
-        to_detokenizer: Sender,
-        to_entry: Sender,
+        to_detokenizer: ToDetokenizer,
+        to_entry: Callable[[int], Sender],
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -82,8 +89,7 @@ class Scheduler:
         self._pool = pool
         self._eos_token_ids = eos_token_ids
         self._limits = limits
-        self._to_detokenizer = to_detokenizer
-        self._to_entry = to_entry
+        self._to_entry = to_entry  # by the number of the worker
         self._clock = clock
         self._live: dict[str, Req] = {}  # in order of arrival
         self._queues = Queues()
@@ -91,9 +97,19 @@ class Scheduler:
         self._deadlines = Deadlines()
         self._pace = Pace()
         self._progress = ProgressWatch()
-        self._accepted: list[str] = []
-        self._rejected: list[Rejection] = []
-        self._output = StepOutput()
+        self._verdicts: dict[int, AdmissionOutput] = {}  # by entry, not sent yet
+        self._output = StepOutput(to_detokenizer)
+        self.got_on = False  # the last step made a token or computed a part of a prompt
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            TokenizedGenerateReqInput: self._receive,
+            AbortReq: self._abort,
+            AbortOthersReq: self._abort_others,
+            PauseReq: self._pause,
+            ResumeReq: self._resume,
+            Delivered: self._output.confirm,
+            ReplayReq: self._replay,
+            StatsReq: self._answer_stats,
+        }
         self._num_steps = 0
         self._num_retractions = 0
         self._ledger = ledger or Ledger("scheduler")
@@ -114,18 +130,7 @@ class Scheduler:
     def handle(self, message: ToScheduler) -> None:
         """Take one message. A fault here is logged and ends at most the message's own request."""
         try:
-            match message:
-                case TokenizedGenerateReqInput():
-                    self._receive(message)
-                case AbortReq():
-                    self._abort(message)
-                case PauseReq():
-                    self._pause(message.rid)
-                case ResumeReq():
-                    self._resume(message.rid)
-                case StatsReq():
-                    self._send()
-                    self._to_detokenizer.send(self._stats(message))
+            self._handlers[type(message)](message)
         except InvariantError:
             raise
         except Exception:
@@ -135,12 +140,14 @@ class Scheduler:
         """Run one step: admit, compute, settle, send. Returns whether there is more work."""
         self._end_overdue()
         self._send_verdicts()  # before the forward: a client learns at once that it was accepted
+        self.got_on = False
         if self.has_work:
             started = self._clock()
             work = self._carry_out(self._plan())
             if work:
                 self._num_steps += 1
                 output = run_step(self._executor, [item.req.row for item in work])
+                self.got_on = any(output.token_ids) or not all(item.req.row.sample for item in work)
                 now = self._clock()
                 self._pace.note_step(sum([item.end - item.start for item in work]), now - started)
                 for index, item in enumerate(work):
@@ -152,6 +159,20 @@ class Scheduler:
             self._pool.audit_counts(idle=True)
             self._ledger.reconcile()
         return self.has_work
+
+    def entry_gone(self, entry: int) -> int:
+        """The entry worker with this number is dead: abort its requests, and wait for no more of its words.
+
+        Returns:
+            How many were aborted.
+        """
+        orphans = [req for req in self._live.values() if req.entry == entry]
+        for req in orphans:
+            self._end_by_abort(req, "client_gone", "The entry worker of this request is gone.")
+        self._output.send()  # a rid of theirs may come again before the next step: two ends of one name, two messages
+        self._output.forget_entry(entry)
+        self._verdicts.pop(entry, None)
+        return len(orphans)
 
     def close(self) -> None:
         """End every request: the server is going down."""
@@ -198,21 +219,27 @@ class Scheduler:
         except InvariantError:
             raise
         except MillstreamError as error:
-            if isinstance(error, OverloadError):
-                error.retry_after_s = self._retry_after_s()
-            self._rejected.append(admission.rejection(message.rid, error))
+            self._reject(message, error)
         except Exception as error:
             log.exception("request %s could not be taken on", message.rid)
-            self._rejected.append(admission.rejection(message.rid, EngineError(f"The request could not be taken on: {error}")))
+            self._reject(message, EngineError(f"The request could not be taken on: {error}"))
         else:
             self._num_arrivals += 1
             self._live[req.rid] = req
             self._queues.add(req)
-            self._accepted.append(req.rid)
+            self._verdicts_for(req.entry).accepted.append(req.rid)
             if message.deadline is not None:
                 self._deadlines.add(req.rid, message.deadline)
             if message.progress:
                 self._progress.add(req.rid)
+
+    def _reject(self, message: TokenizedGenerateReqInput, error: MillstreamError) -> None:
+        if isinstance(error, OverloadError):
+            error.retry_after_s = self._retry_after_s()
+        self._verdicts_for(message.entry).rejected.append(admission.rejection(message.rid, error))
+
+    def _verdicts_for(self, entry: int) -> AdmissionOutput:
+        return self._verdicts.setdefault(entry, AdmissionOutput([], []))
 
     def _abort(self, message: AbortReq) -> None:
         req = self._live.get(message.rid)
@@ -226,15 +253,15 @@ class Scheduler:
             req = self._live[rid]
             self._end_by_abort(req, "deadline", DeadlineExceeded(deadline - req.timing.received).message)
 
-    def _pause(self, rid: str) -> None:
+    def _pause(self, message: PauseReq) -> None:
         """Make nothing more of a request until `_resume`. Its pages stay with it until others need them; its slot is free."""
-        req = self._live.get(rid)
+        req = self._live.get(message.rid)
         if req is not None and req.phase is not Phase.PAUSED:
             self._queues.move(req, Phase.PAUSED, "paused")
 
-    def _resume(self, rid: str) -> None:
+    def _resume(self, message: ResumeReq) -> None:
         """Let a paused request go on: at once with its pages and a free slot, else from its place in the queue."""
-        req = self._queues.paused.get(rid)
+        req = self._queues.paused.get(message.rid)
         if req is None:
             return
         if req.lease is not None and len(self._queues.running) < self._limits.max_running_requests:
@@ -242,6 +269,18 @@ class Scheduler:
         else:
             self._release(req, req.num_computed, "resumed")  # who waits holds nothing
             self._queues.move(req, Phase.WAITING, "resumed")
+
+    def _abort_others(self, message: AbortOthersReq) -> None:
+        rids, prefix = set(message.rids) - {""}, message.prefix
+        found = [
+            req
+            for req in self._live.values()
+            if req.entry != message.entry
+            and (req.rid in rids or req.call in rids or (prefix is not None and req.rid.startswith(prefix)))
+        ]
+        for req in found:
+            self._end_by_abort(req, message.cause, "The request was aborted.")
+        self._to_entry(message.entry).send(AbortOthersReply(message.id, [req.rid for req in found]))
 
     def _plan(self) -> StepPlan:
         while True:
@@ -376,27 +415,35 @@ class Scheduler:
 
     def _send(self) -> None:
         self._send_verdicts()
-        batch = self._output.take()
-        if batch is not None:
-            self._to_detokenizer.send(batch)
+        self._output.send()
 
     def _send_verdicts(self) -> None:
-        if self._accepted or self._rejected:
-            self._to_entry.send(AdmissionOutput(self._accepted, self._rejected, self._retry_after_s()))
-            self._accepted, self._rejected = [], []
+        if self._verdicts:
+            retry_after_s = self._retry_after_s()
+            for entry, verdicts in self._verdicts.items():
+                self._to_entry(entry).send(msgspec.structs.replace(verdicts, retry_after_s=retry_after_s))
+            self._verdicts = {}
 
     def _report_progress(self) -> None:
         news = self._progress.report(self._queues.waiting, self._queues.running.values(), self._clock())
-        if news is not None:
-            self._to_entry.send(news)
+        for entry, progress in news.items():
+            self._to_entry(entry).send(ProgressOutput(progress))
 
     def _retry_after_s(self) -> int:
         return self._pace.retry_after_s(self._queues.waiting, self._queues.running.values())
+
+    def _replay(self, message: ReplayReq) -> None:
+        self._output.replay(message, self._live)
+
+    def _answer_stats(self, message: StatsReq) -> None:
+        self._send_verdicts()
+        self._output.pass_on(self._stats(message))
 
     def _stats(self, asked: StatsReq) -> StatsReply:
         books = [] if asked.ledger is None else [self._ledger.book(asked.ledger)]
         return StatsReply(
             id=asked.id,
+            entry=asked.entry,
             scheduler_requests=len(self._live),
             waiting=len(self._queues.waiting),
             running=len(self._queues.running),
@@ -409,4 +456,5 @@ class Scheduler:
             ledger_mismatches=self._ledger.reconcile(),
             ledger=asked.ledger,
             books=books,
+            undelivered=self._output.num_undelivered,
         )

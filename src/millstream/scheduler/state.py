@@ -11,7 +11,7 @@ from enum import Enum
 from millstream.errors import InvariantError
 from millstream.execution.interface import ForwardRow
 from millstream.kv.pool import Lease
-from millstream.messages import TokenizedGenerateReqInput, Usage
+from millstream.messages import TokenizedGenerateReqInput, TokenRow, Usage
 from millstream.messages.columns import SLOTS
 from millstream.observe.ledger import Account
 from millstream.scheduler.finish import EndRule
@@ -41,8 +41,11 @@ class Req:
         "account",
         "arrival",
         "cached_tokens",
+        "call",
+        "connection",
         "end_rule",
-        "is_opened",
+        "entry",
+        "final_row",
         "is_prefilling",
         "lease",
         "max_new_tokens",
@@ -63,6 +66,8 @@ class Req:
         self.account = account  # settled in FINISHED
         self.arrival = arrival  # orders the requests of one scheduler
         self.slot = arrival % SLOTS  # what it is called in columns
+        self.entry = message.entry
+        self.call = message.call
         self.token_ids = message.input_ids
         self.num_prompt_tokens = len(message.input_ids)
         self.sampling = message.sampling
@@ -75,7 +80,8 @@ class Req:
         self.num_computed = 0
         self.is_prefilling = True  # positions before the last are still missing: a prompt, or all of it after a retraction
         self.cached_tokens: int | None = None  # prompt tokens not computed at the first admission; None before it
-        self.is_opened = False  # a first row was made
+        self.connection: int | None = None  # to the detokenizer, that took its first row; 0: it was lost; None: no row yet
+        self.final_row: TokenRow | None = None
         self.row = ForwardRow(
             rid=self.rid,
             token_ids=self.token_ids,

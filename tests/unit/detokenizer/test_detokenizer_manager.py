@@ -18,6 +18,8 @@ from millstream.messages import (
     DecodeOptions,
     FinishReason,
     Length,
+    Replay,
+    ReplayedRequest,
     StatsReply,
     Stop,
     TextRow,
@@ -65,7 +67,7 @@ def outbox() -> Outbox:
 @pytest.fixture
 def manager(tokenizer: Tokenizer, outbox: Outbox) -> DetokenizerManager:
     return DetokenizerManager(
-        tokenizer=tokenizer, to_entry=outbox, ledger=Ledger("detokenizer", strict=True), clock=lambda: 5.0
+        tokenizer=tokenizer, to_entry=lambda entry: outbox, ledger=Ledger("detokenizer", strict=True), clock=lambda: 5.0
     )
 
 
@@ -74,7 +76,7 @@ def row(rid: str, ids: list[int], *, held_back: int = 0, finish: FinishReason | 
     return TokenRow(rid=rid, token_ids=ids, usage=USAGE, held_back=held_back, finish=finish, timing=timing)
 
 
-def options(rid: str, **how: bool) -> DecodeOptions:
+def options(rid: str, **how: Any) -> DecodeOptions:
     Wire.rids.discard(rid)
     return DecodeOptions(rid, slot_of(rid), **how)
 
@@ -264,7 +266,9 @@ def test_a_request_whose_decoder_cannot_be_made_ends_alone(
 
 
 def test_a_full_table_ends_only_the_request_that_finds_it_full(tokenizer: Tokenizer, outbox: Outbox) -> None:
-    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox, max_states=2, ledger=Ledger("detokenizer", strict=True))
+    manager = DetokenizerManager(
+        tokenizer=tokenizer, to_entry=lambda entry: outbox, max_states=2, ledger=Ledger("detokenizer", strict=True)
+    )
     opened = [options(rid) for rid in "abc"]
     ids = tokenizer.encode("fine")
     manager.handle(batch(row("a", ids), row("b", ids), row("c", ids), opened=opened))
@@ -319,7 +323,7 @@ def test_the_witness_expects_what_was_sent(
     skip_special_tokens = data.draw(st.booleans())
     how = options("a", skip_special_tokens=skip_special_tokens, no_stop_trim=data.draw(st.booleans()))
     outbox = Outbox()
-    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox)
+    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=lambda entry: outbox)
     manager.handle(batch(opened=[how]))
     decoder, made = tokenizer.incremental(skip_special_tokens=skip_special_tokens), ""
     sent = 0
@@ -358,7 +362,7 @@ def test_a_fault_of_a_decoder_that_depends_on_how_ids_come_does_not_stay_hidden(
 def test_any_ids_cut_anyhow_give_the_one_shot_text(tokenizer: Tokenizer, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=40))
     outbox = Outbox()
-    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outbox)
+    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=lambda entry: outbox)
     manager.handle(batch(opened=[options("a")]))
     position = 0
     while position < len(ids):
@@ -367,3 +371,95 @@ def test_any_ids_cut_anyhow_give_the_one_shot_text(tokenizer: Tokenizer, data: s
         position += size
     manager.handle(batch(row("a", [], finish=Length(len(ids)))))
     assert outbox.text("a") == tokenizer.decode(ids)
+
+
+@given(data=st.data())
+def test_a_replay_goes_on_where_the_client_is_and_the_rest_follows_as_ever(tokenizer: Tokenizer, data: st.DataObject) -> None:
+    """Against a detokenizer that did not die: every row after the death, and the digest of the whole, are the same."""
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), min_size=1, max_size=30))
+    how = options("a", skip_special_tokens=data.draw(st.booleans()), no_stop_trim=data.draw(st.booleans()))
+    decoder, text = tokenizer.incremental(skip_special_tokens=how.skip_special_tokens), ""
+    rows: list[TokenRow] = []
+    shown = 0
+    for token_id in ids:
+        text += decoder.push((token_id,))
+        held_back = data.draw(st.integers(0, len(text) - shown))
+        shown = len(text) - held_back
+        rows.append(row("a", [token_id], held_back=held_back))
+    rows[-1].finish = data.draw(st.sampled_from([None, Stop("x"), Stop(ids[-1]), Length(1)]))
+    if rows[-1].finish not in (None, Stop("x")):
+        rows[-1].held_back = 0
+    alive, first, second = Outbox(), Outbox(), Outbox()
+    whole = DetokenizerManager(tokenizer=tokenizer, to_entry=lambda entry: alive)
+    before = DetokenizerManager(tokenizer=tokenizer, to_entry=lambda entry: first)
+    after = DetokenizerManager(tokenizer=tokenizer, to_entry=lambda entry: second)
+    for manager in (whole, before):
+        manager.handle(batch(opened=[how]))
+    for each in rows:
+        whole.handle(batch(each))
+    num_received = data.draw(st.integers(0, len(rows)))  # what the client has when the first one dies
+    num_sent = data.draw(st.integers(num_received, len(rows)))  # what the scheduler made until the second is there
+    if num_received == len(rows) and rows[-1].finish is not None:
+        num_received -= 1
+    Wire.rids.discard("a")
+    for each in rows[:num_received]:
+        before.handle(batch(each))
+    so_far = rows[max(num_sent, 1) - 1] if num_sent else row("a", [])
+    replayed = TokenRow("a", ids[:num_sent], so_far.usage, so_far.held_back, so_far.finish, so_far.timing)
+    after.handle(Replay([ReplayedRequest(how, replayed, num_received, len(first.text("a")))]))
+    for each in rows[num_sent:]:
+        after.handle(batch(each))
+    first.sent += second.sent
+    assert first.text("a") == alive.text("a")
+    assert [i for r in first.rows("a") for i in r.token_ids] == ids
+    assert len(after) == len(whole)
+    if rows[-1].finish is not None:
+        assert first.rows("a")[-1].digest == alive.rows("a")[-1].digest
+        assert [r.finish for r in first.rows("a") if r.finish] == [rows[-1].finish]
+
+
+def test_a_replay_that_brings_nothing_new_sends_nothing(
+    tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox
+) -> None:
+    ids = tokenizer.encode("one")
+    manager.handle(Replay([ReplayedRequest(options("a"), row("a", ids), len(ids), 3)]))
+    assert (outbox.sent, len(manager)) == ([], 1)
+    manager.handle(batch(row("a", tokenizer.encode(" two"))))
+    assert outbox.text("a") == " two"
+
+
+def test_a_replay_of_what_has_ended_leaves_a_live_request_of_the_same_name_alone(
+    tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox
+) -> None:
+    manager.handle(batch(row("a", tokenizer.encode("new")), opened=[options("a", entry=2)]))
+    old = row("a", tokenizer.encode("old"), finish=Length(1))
+    manager.handle(Replay([ReplayedRequest(options("a", entry=1), old, 0, 0)]))
+    manager.handle(batch(row("a", [], finish=Length(1))))
+    assert [(r.text, r.finish) for r in outbox.rows("a")] == [("new", None), ("old", Length(1)), ("", Length(1))]
+    assert len(manager) == 0
+
+
+def test_rows_go_to_the_worker_that_owns_the_request_and_counts_to_the_one_that_asks(tokenizer: Tokenizer) -> None:
+    outboxes = {1: Outbox(), 2: Outbox()}
+    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=outboxes.__getitem__)
+    ids = tokenizer.encode("fine")
+    opened = [options("a", entry=1), options("b", entry=2), options("c", entry=1)]
+    manager.handle(batch(row("a", ids), row("b", ids), row("c", ids), opened=opened))
+    assert [[r.rid for m in outboxes[number].sent for r in m.rows] for number in (1, 2)] == [["a", "c"], ["b"]]
+    assert all(len(outbox.sent) == 1 for outbox in outboxes.values())
+    manager.handle(
+        StatsReply(
+            id=1, entry=2, scheduler_requests=3, waiting=0, running=3, pages_total=9, pages_free=7, pages_cached=0, steps=3,
+            retractions=0,
+        )
+    )  # fmt: skip
+    assert outboxes[2].sent[-1].detokenizer_requests == 3
+    assert len(outboxes[1].sent) == 1
+
+
+def test_the_states_of_a_dead_scheduler_are_dropped(tokenizer: Tokenizer, manager: DetokenizerManager) -> None:
+    manager.handle(batch(opened=[options("a"), options("b")]))
+    manager.scheduler_gone()
+    assert len(manager) == 0
+    manager.handle(batch(row("a", [5]), opened=[options("a")]))
+    assert (len(manager), manager.dropped_rows) == (1, 0)

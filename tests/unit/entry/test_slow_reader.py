@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.config import ServerConfig
-from millstream.messages import AbortReq, PauseReq, ResumeReq, Stop, TokenizedGenerateReqInput
+from millstream.messages import AbortReq, Delivered, PauseReq, ResumeReq, Stop, TokenizedGenerateReqInput
 from tests.support.asgi import Call, run, until
 from tests.support.engine import Entry
 from tests.support.sse import parse_events
@@ -89,7 +89,7 @@ def test_a_stream_may_pause_again() -> None:
         call.read_on()
         entry.engine.row("r", "", finish=Stop())
         await call.response()
-        assert [type(message) for message in entry.engine.sent[1:]] == [PauseReq, ResumeReq] * 2
+        assert [type(message) for message in entry.engine.sent[1:]] == [*[PauseReq, ResumeReq] * 2, Delivered]
 
     run(scenario())
 

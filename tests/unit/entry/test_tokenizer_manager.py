@@ -15,11 +15,17 @@ from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.errors import ContextLengthExceeded, DeadlineExceeded, DuplicateRid, EngineDeadError, RequestError
 from millstream.messages import (
     Abort,
+    AbortOthersReply,
+    AbortOthersReq,
     AbortReq,
     AdmissionOutput,
     BatchStrOutput,
+    Delivered,
     GenerateReqInput,
+    Received,
+    ReplayReq,
     SamplingParams,
+    StatsReq,
     Stop,
     TextRow,
     Timing,
@@ -34,11 +40,11 @@ from tests.support.engine import CONTEXT_LENGTH, TOKENIZER, FakeEngine, engine_i
 ORIGIN = Origin(api="test", model="tiny", prompt_param="prompt")
 
 
-def make() -> tuple[TokenizerManager, FakeEngine]:
+def make(entry: int = 0) -> tuple[TokenizerManager, FakeEngine]:
     engine = FakeEngine()
     ledger = Ledger("entry", strict=True)
     manager = TokenizerManager(
-        tokenizer=TOKENIZER, to_scheduler=engine, engine=engine_info(), ledger=ledger, new_seed=lambda: 77
+        tokenizer=TOKENIZER, to_scheduler=engine, engine=engine_info(), entry=entry, ledger=ledger, new_seed=lambda: 77
     )
     engine.handle = manager.handle
     return manager, engine
@@ -418,8 +424,7 @@ def test_abort_by_rid_is_exact_and_reaches_every_request_of_a_call() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("tell", [True, False])
-def test_a_dead_engine_ends_everything_at_once(tell: bool) -> None:
+def test_a_dead_scheduler_ends_everything_at_once() -> None:
     async def scenario() -> None:
         manager, engine = make()
         engine.answer = lambda sent: engine.accept(sent.rid)
@@ -427,13 +432,13 @@ def test_a_dead_engine_ends_everything_at_once(tell: bool) -> None:
         engine.answer = hold
         waiting = asyncio.create_task(submit(manager))
         await engine.wait_sent(TokenizedGenerateReqInput, 2)
-        manager.fail_all(Failure(503, "dead", "service_unavailable_error"), tell_scheduler=tell)
+        manager.fail_all(Failure(503, "dead", "service_unavailable_error"))
         with pytest.raises(RequestFailed):
             await running.receive()
         with pytest.raises(RequestFailed):
             await waiting
         assert manager.live_requests == 0
-        assert len(engine.aborts) == (2 if tell else 0)
+        assert engine.aborts == []
         manager.release(running)
 
     run(scenario())
@@ -442,10 +447,10 @@ def test_a_dead_engine_ends_everything_at_once(tell: bool) -> None:
 def test_stats_come_back_or_time_out() -> None:
     async def scenario() -> None:
         manager, engine = make()
-        assert (await manager.stats()).pages_free == 60
+        assert (await manager.questions.stats()).pages_free == 60
         engine.handle = lambda message: None
         with pytest.raises(EngineDeadError):
-            await manager.stats(timeout_s=0.01)
+            await manager.questions.stats(timeout_s=0.01)
 
     run(scenario())
 
@@ -484,5 +489,88 @@ def test_the_stamps_of_all_processes_meet_in_one_timing() -> None:
             5.0,
             6.0,
         )
+
+    run(scenario())
+
+
+def test_the_scheduler_is_told_once_a_batch_which_final_rows_have_come() -> None:
+    async def scenario() -> None:
+        manager, engine = make(entry=4)
+        engine.answer = lambda sent: engine.accept(sent.rid)
+        generations = [await submit(manager, request(rid), rid=rid) for rid in "abc"]
+        assert [sent.entry for sent in engine.requests] == [4, 4, 4]
+        final = [TextRow(rid, slot, "", [], Usage(3, 1), Stop(), Timing()) for slot, rid in enumerate("ab")]
+        manager.handle(BatchStrOutput([*final, TextRow("c", 2, "x", [7], Usage(3, 1))]))
+        assert [message for message in engine.sent if isinstance(message, Delivered)] == [Delivered(["a", "b"], 4)]
+        # what the detokenizer itself has ended is aborted first: the scheduler ends it, and then need not keep it
+        manager.handle(BatchStrOutput([TextRow("c", 2, "", [], Usage(3, 1), Abort("engine_error", "no room", 503))]))
+        assert engine.sent[-2:] == [AbortReq("c", "engine_error"), Delivered(["c"], 4)]
+        for generation in generations:
+            manager.release(generation)
+
+    run(scenario())
+
+
+def test_a_replay_is_asked_for_with_what_has_come_taken_or_not() -> None:
+    async def scenario() -> None:
+        manager, engine = make(entry=4)
+        manager.ask_replay(77)
+        assert engine.sent == []  # nothing is live
+        engine.answer = lambda sent: engine.accept(sent.rid)
+        taken, waiting, new = [await submit(manager, request(rid), rid=rid) for rid in ("taken", "waiting", "new")]
+        for number in range(70):  # more pieces than the digest keeps
+            engine.row("taken", f"{number:03d}")
+            await taken.receive()
+        engine.row("waiting", "水")
+        await waiting.receive()
+        for text in ("a", "", "bc"):
+            engine.row("waiting", text)
+        early = asyncio.create_task(submit(manager, request("early", text="word " * 1000), rid="early"))
+        await until(lambda: manager.live_requests == 4)
+        manager.ask_replay(77)
+        received = [Received("taken", 70, 210), Received("waiting", 4, 4), Received("new", 0, 0)]
+        assert engine.sent[-1] == ReplayReq(received, 77, 4)  # without the one that was not sent yet
+        early.cancel()
+        await asyncio.gather(early, return_exceptions=True)
+        for generation in (taken, waiting, new):
+            manager.release(generation)
+
+    run(scenario())
+
+
+def test_a_dead_scheduler_owes_no_verdicts() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = lambda sent: engine.row(sent.rid, "fast", finish=Stop())
+        manager.release(await submit(manager))
+        manager.fail_all(Failure(503, "dead", "service_unavailable_error"))
+        engine.answer = lambda sent: engine.accept(sent.rid)
+        manager.release(await submit(manager))  # the new scheduler's verdict on the same rid is not taken for the old one's
+
+    run(scenario())
+
+
+def test_questions_fail_with_a_process_that_had_to_answer() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.handle = lambda message: None
+        asked = asyncio.create_task(manager.questions.stats())
+        await engine.wait_sent(StatsReq)
+        manager.questions.fail(Failure(503, "gone", "service_unavailable_error", code="engine_dead"))
+        with pytest.raises(EngineDeadError, match="gone"):
+            await asked
+
+    run(scenario())
+
+
+def test_what_is_not_here_is_aborted_through_the_scheduler() -> None:
+    async def scenario() -> None:
+        manager, engine = make(entry=4)
+        asked = asyncio.create_task(manager.questions.abort_others(["x"], "pre"))
+        await engine.wait_sent(AbortOthersReq)
+        (sent,) = engine.sent
+        assert (sent.entry, sent.rids, sent.prefix) == (4, ["x"], "pre")
+        manager.handle(AbortOthersReply(sent.id, ["x", "pre-1"]))
+        assert await asked == ["x", "pre-1"]
 
     run(scenario())

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from millstream.ipc.address import socket_address, socket_path
-from millstream.ipc.channel import PullChannel, PushChannel
+from millstream.ipc.address import entry_name, entry_number, socket_address, socket_path
+from millstream.ipc.channel import PullChannel, PushChannel, SenderGone
+from millstream.ipc.entries import EntryChannels
 from millstream.ipc.frames import frame as framed
 from millstream.messages import AbortReq, StatsReq, ToScheduler
+from tests.support.asgi import until
 
 
 @pytest.fixture
@@ -136,3 +138,129 @@ def test_a_stranger_that_sends_no_frames_is_cut_off(address: str) -> None:
     stranger.close()
     outbox.close()
     inbox.close()
+
+
+def test_the_end_of_a_sender_comes_in_order_after_all_it_sent(address: str) -> None:
+    inbox = PullChannel(address, ToScheduler)
+    nameless, named = PushChannel(address), PushChannel(address, "entry-7")
+    sent = [StatsReq(id=number) for number in range(100)]
+    for message in sent:
+        named.send(message)
+    named.close()
+    nameless.send(AbortReq("x"))
+    nameless.close()  # whose end is no news
+    messages = receive_some(inbox, len(sent) + 2)
+    assert [message for message in messages if message != AbortReq("x")] == [*sent, SenderGone("entry-7")]
+    assert inbox.receive(0.1) == ([], False)
+    inbox.close()
+
+
+def test_a_successor_is_heard_only_after_its_predecessor_has_had_its_say(address: str) -> None:
+    inbox = PullChannel(address, ToScheduler)
+    first, second = PushChannel(address, "scheduler"), PushChannel(address, "scheduler")
+    first.send(StatsReq(id=0))
+    assert receive_some(inbox, 1) == [StatsReq(id=0)]
+    said = [AbortReq(f"{number}-" + "x" * 10_000) for number in range(15)]  # more than one read takes
+    for message in said:
+        first.send(message)
+    first.close()
+    second.send(StatsReq(id=1))
+    messages = receive_some(inbox, len(said) + 2)
+    assert messages == [*said, SenderGone("scheduler"), StatsReq(id=1)]
+    second.close()
+    inbox.close()
+
+
+def test_a_receiver_that_was_replaced_gets_what_is_sent_next_over_a_new_connection(address: str) -> None:
+    first, outbox = PullChannel(address, ToScheduler), PushChannel(address)
+    assert outbox.send(StatsReq(id=1)) == 1
+    assert outbox.connect() == 1
+    assert receive_some(first, 1) == [StatsReq(id=1)]
+    first.close()
+    assert (outbox.send(StatsReq(id=2)), outbox.connect()) == (0, 0)  # nobody is there
+    second = PullChannel(address, ToScheduler)
+    assert outbox.send(StatsReq(id=3)) == 2
+    assert receive_some(second, 1) == [StatsReq(id=3)]
+    second.close()
+    third = PullChannel(address, ToScheduler)
+    assert outbox.connect() == 3  # without anything sent since the second died
+    assert outbox.send(StatsReq(id=4)) == 3
+    assert receive_some(third, 1) == [StatsReq(id=4)]
+    outbox.close()
+    third.close()
+
+
+def test_a_backlog_for_the_dead_does_not_reach_the_successor_and_does_not_hold_up_what_does(address: str) -> None:
+    first, outbox = PullChannel(address, ToScheduler), PushChannel(address)
+    for number in range(200):
+        assert outbox.send(AbortReq(f"{number}-" + "x" * 20_000)) == 1
+    first.close()
+    second = PullChannel(address, ToScheduler)
+    assert outbox.connect() == 2
+    assert outbox.send(StatsReq(id=1)) == 2
+    assert receive_some(second, 1) == [StatsReq(id=1)]
+    assert second.receive(0.1) == ([], False)
+    outbox.close()
+    second.close()
+
+
+def test_everything_sent_so_far_can_be_had_at_once_even_from_those_not_accepted_yet(address: str) -> None:
+    async def scenario() -> list[Any]:
+        inbox, known, unknown = PullChannel(address, ToScheduler), PushChannel(address, "a"), PushChannel(address, "b")
+        arrived: list[Any] = []
+        inbox.pump(asyncio.get_running_loop(), arrived.append)
+        known.send(StatsReq(id=0))
+        inbox.deliver_all()
+        for number in range(1, 100):
+            known.send(StatsReq(id=number))
+            unknown.send(AbortReq(f"{number}"))
+        unknown.close()
+        inbox.deliver_all()
+        at_once = list(arrived)
+        await asyncio.sleep(0)  # what the loop has seen of it before is no trouble
+        known.send(StatsReq(id=500))
+        await until(lambda: len(arrived) > len(at_once))
+        inbox.close()
+        known.close()
+        assert arrived[len(at_once) :] == [StatsReq(id=500)]
+        return at_once
+
+    messages = asyncio.run(asyncio.wait_for(scenario(), 5))
+    assert [message for message in messages if isinstance(message, StatsReq)] == [StatsReq(id=n) for n in range(100)]
+    assert [message for message in messages if not isinstance(message, StatsReq)] == [
+        *(AbortReq(f"{number}") for number in range(1, 100)),
+        SenderGone("b"),
+    ]
+
+
+def test_frames_that_are_no_messages_do_not_fill_the_log(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    inbox = PullChannel(address, ToScheduler)
+    raw = socket.socket(socket.AF_UNIX)
+    raw.connect(address)
+    raw.sendall(framed(b"\xc1") * 1000 + framed(b"\x82\xa4type\xa9abort_req\xa3rid\xa1x"))
+    assert receive_some(inbox, 1) == [AbortReq(rid="x")]
+    assert inbox.bad_frames == 1000
+    assert len(caplog.records) == 10
+    raw.close()
+    inbox.close()
+
+
+def test_each_entry_worker_has_a_channel_of_its_own_until_it_is_forgotten(tmp_path: Path) -> None:
+    inboxes = [PullChannel(socket_address(tmp_path, entry_name(number)), ToScheduler) for number in (0, 12)]
+    channels = EntryChannels(tmp_path, "scheduler")
+    channels(0).send(StatsReq(id=0))
+    channels(12).send(StatsReq(id=12))
+    assert channels(12) is channels(12)
+    assert [receive_some(inbox, 1) for inbox in inboxes] == [[StatsReq(id=0)], [StatsReq(id=12)]]
+    channels.forget(12)
+    channels.forget(12)
+    assert receive_some(inboxes[1], 1) == [SenderGone("scheduler")]
+    channels.close()
+    assert receive_some(inboxes[0], 1) == [SenderGone("scheduler")]
+    for inbox in inboxes:
+        inbox.close()
+
+
+@pytest.mark.parametrize(("name", "number"), [("entry-0", 0), ("entry-12", 12), ("scheduler", None), ("detokenizer", None)])
+def test_the_number_of_an_entry_worker_is_in_its_name(name: str, number: int | None) -> None:
+    assert entry_number(name) == number

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
+import threading
 
 import msgspec
 import pytest
 
 from millstream.ipc.control import MAX_FRAME_BYTES, ControlLink, PeerGone
 from millstream.ipc.frames import frame
-from millstream.messages import FromSupervisor, ProcessState, Ready, ServerState, Shutdown, ToSupervisor
+from millstream.ipc.pulse import Pulse
+from millstream.messages import ChildError, FromSupervisor, Heartbeat, ProcessState, Ready, ServerState, Shutdown, ToSupervisor
 
 
 def test_both_directions_carry_typed_messages() -> None:
     left, right = socket.socketpair()
     supervisor, child = ControlLink(left, ToSupervisor), ControlLink(right, FromSupervisor)
-    child.send(Ready(process="entry", url="http://127.0.0.1:1"))
-    state = ServerState(processes={"entry": ProcessState(pid=1, state="READY")})
+    child.send(Ready(process="entry"))
+    state = ServerState(processes={"entry-0": ProcessState(pid=1, state="READY")})
     supervisor.send(state)
     supervisor.send(Shutdown(drain_s=2.0))
-    assert supervisor.receive() == [Ready(process="entry", url="http://127.0.0.1:1")]
+    assert supervisor.receive() == [Ready(process="entry")]
     assert child.receive() == [state, Shutdown(drain_s=2.0)]
     assert child.receive() == []
     supervisor.close()
@@ -71,3 +74,65 @@ def test_a_frame_that_is_no_message_of_ours_ends_the_link(data: bytes) -> None:
         link.receive()
     left.close()
     link.close()
+
+
+def test_what_need_not_arrive_is_dropped_where_the_peer_does_not_read_and_never_cut() -> None:
+    left, right = socket.socketpair()
+    supervisor, child = ControlLink(left, ToSupervisor), ControlLink(right, FromSupervisor)
+    count = 0
+    poller = select.poll()
+    poller.register(right, select.POLLOUT)
+    while poller.poll(0):
+        child.send(Heartbeat(count, True), must_arrive=False)
+        count += 1
+    for _ in range(1000):
+        child.send(Heartbeat(-1, False), must_arrive=False)
+    received = []
+    while len(received) < count - 1:
+        received += supervisor.receive()
+    assert received[: count - 1] == [Heartbeat(number, True) for number in range(count - 1)]
+    child.send(Ready(process="entry"))
+    while received[-1:] != [Ready(process="entry")]:
+        received += supervisor.receive()
+    supervisor.close()
+    child.close()
+
+
+def test_messages_of_several_threads_do_not_mix() -> None:
+    left, right = socket.socketpair()
+    supervisor, child = ControlLink(left, ToSupervisor), ControlLink(right, FromSupervisor)
+    messages = [ChildError(process="entry", message=str(number) * 50_000) for number in range(8)]
+    threads = [threading.Thread(target=child.send, args=(message,)) for message in messages]
+    for thread in threads:
+        thread.start()
+    received: list[object] = []
+    while len(received) < len(messages):
+        select.select([left], [], [], 5)
+        received += supervisor.receive()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(repr, received)) == sorted(map(repr, messages))
+    supervisor.close()
+    child.close()
+
+
+def test_a_pulse_beats_from_a_thread_of_its_own_and_says_how_the_loop_gets_on() -> None:
+    left, right = socket.socketpair()
+    supervisor, child = ControlLink(left, ToSupervisor), ControlLink(right, FromSupervisor)
+    pulse = Pulse(child, beat_s=0.001)
+    pulse.start()
+
+    def next_beat() -> object:
+        supervisor.receive()
+        select.select([left], [], [], 5)
+        return supervisor.receive()[-1]
+
+    assert next_beat() == Heartbeat(0, True)
+    pulse.idle()
+    assert next_beat() == Heartbeat(1, False)
+    pulse.work()
+    pulse.progress += 2
+    assert next_beat() == Heartbeat(3, True)
+    pulse.stop()
+    supervisor.close()
+    child.close()

@@ -133,10 +133,22 @@ class Outbox:
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
+        self.connection = 1  # 0: nobody reads
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Any) -> int:
         """Keep it."""
-        self.sent.append(message)
+        if self.connection:
+            self.sent.append(message)
+        return self.connection
+
+    def connect(self) -> int:
+        """The number that a test gave the connection."""
+        return self.connection
+
+    @property
+    def receiver_pid(self) -> int:
+        """Of the first detokenizer 100, of the second 200, ..."""
+        return 100 * self.connection
 
 
 class Clock:
@@ -160,6 +172,7 @@ class Desk:
         self.executor = executor
         self.to_detokenizer = Outbox()
         self.to_entry = Outbox()
+        self.asked_entries: list[int] = []  # the workers that were sent something, one for each message in `to_entry`
         self.pool = KVPool(num_pages=capabilities.num_pages, page_size=capabilities.page_size, share_prefixes=share_prefixes)
         defaults = {
             "max_running_requests": 8,
@@ -176,10 +189,14 @@ class Desk:
             eos_token_ids=frozenset({EOS}),
             limits=Limits(**(defaults | limits)),
             to_detokenizer=self.to_detokenizer,
-            to_entry=self.to_entry,
+            to_entry=self._to_worker,
             ledger=Ledger("scheduler", strict=True),
             clock=clock or Clock(),
         )
+
+    def _to_worker(self, entry: int) -> Outbox:
+        self.asked_entries.append(entry)
+        return self.to_entry
 
     def submit(
         self,
@@ -190,6 +207,8 @@ class Desk:
         namespace: str = "",
         deadline: float | None = None,
         progress: bool = False,
+        entry: int = 0,
+        call: str = "",
         **sampling: Any,
     ) -> None:
         """Hand over one request."""
@@ -202,6 +221,8 @@ class Desk:
                 cache_namespace=namespace,
                 deadline=deadline,
                 progress=progress,
+                entry=entry,
+                call=call,
                 timing=Timing(),
             )
         )
@@ -253,6 +274,11 @@ class Desk:
         assert len(finals) <= 1
         assert not finals or rows[-1] is finals[0]
         return finals[0].finish if finals else None
+
+    def verdicts(self) -> list[tuple[int, AdmissionOutput]]:
+        """All verdicts, with the workers they went to."""
+        pairs = zip(self.asked_entries, self.to_entry.sent, strict=True)
+        return [(entry, message) for entry, message in pairs if isinstance(message, AdmissionOutput)]
 
     def accepted(self) -> list[str]:
         """All rids that were admitted to the queue."""

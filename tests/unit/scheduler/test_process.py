@@ -46,10 +46,10 @@ class Bench:
         ours, theirs = socket.socketpair()
         self.control = ControlLink(ours, ToSupervisor)
         self.detokenizer = PullChannel(socket_address(directory, "detokenizer"), ToDetokenizer)
-        self.entry = PullChannel(socket_address(directory, "entry"), ToEntry)
+        self.entry = PullChannel(socket_address(directory, "entry-0"), ToEntry)
         self.error: BaseException | None = None
         server = ServerConfig(executor="scripted", **options)  # type: ignore[arg-type]
-        config = ChildConfig(server=server, socket_directory=str(directory))
+        config = ChildConfig(server=server, socket_directory=str(directory), name="scheduler")
 
         def target() -> None:
             link = ControlLink(theirs, FromSupervisor)

@@ -17,7 +17,7 @@ from millstream.entry.http.exchange import ClientGone, Exchange, Message, Receiv
 from millstream.entry.http.gate import Gate
 from millstream.entry.native.abort import abort_request
 from millstream.entry.native.generate import generate
-from millstream.entry.native.info import health, model, models, root, server_info
+from millstream.entry.native.info import health, model, models, ready, root, server_info
 from millstream.entry.native.ledger import debug_ledger
 from millstream.entry.native.tokenize import detokenize, tokenize
 from millstream.entry.openai.chat import chat_completions
@@ -32,7 +32,7 @@ Handler = Callable[[Exchange, Service], Awaitable[None]]
 ROUTES: dict[str, dict[str, Handler]] = {
     "/": {"GET": root},
     "/health": {"GET": health},
-    "/ready": {"GET": health},
+    "/ready": {"GET": ready},
     "/server_info": {"GET": server_info},
     "/debug/ledger": {"GET": debug_ledger},
     "/v1/models": {"GET": models},

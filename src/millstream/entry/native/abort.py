@@ -7,7 +7,6 @@ from millstream.entry.http.auth import forbidden
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import ABORT, AbortRequest
 from millstream.entry.service import Service
-from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.errors import RequestError
 
 MAX_RIDS = 1024  # in one call: with `prefix` each is compared with every live rid
@@ -16,16 +15,15 @@ MAX_RIDS = 1024  # in one call: with `prefix` each is compared with every live r
 async def abort_request(exchange: Exchange, service: Service) -> None:
     """Abort the requests or calls with exactly these rids, those that begin with them, or all."""
     request = ABORT.parse(await exchange.read_object())
-    manager = service.started
     if (request.abort_all or request.prefix) and not exchange.is_admin:
         raise RequestFailed(forbidden())  # who names no rid ends the requests of others
     if request.abort_all:
         if request.rid:
             raise RequestError("rid and abort_all exclude each other.", param="rid")
-        await exchange.send_json({"aborted": manager.abort_all() if manager is not None else []})
+        await exchange.send_json({"aborted": await _abort(service, "", is_prefix=True)})
         return
     rids = _rids(request)
-    found = {rid: _abort(manager, rid, request) if manager is not None else [] for rid in rids}
+    found = {rid: await _abort(service, rid, is_prefix=request.prefix) for rid in rids}
     aborted = list(dict.fromkeys(each for rid in found for each in found[rid]))
     not_found = [rid for rid in found if not found[rid]]
     if not aborted:
@@ -46,5 +44,12 @@ def _rids(request: AbortRequest) -> list[str]:
     return rids
 
 
-def _abort(manager: TokenizerManager, rid: str, request: AbortRequest) -> list[str]:
-    return manager.abort_prefix(rid) if request.prefix else manager.abort(rid)
+async def _abort(service: Service, rid: str, *, is_prefix: bool) -> list[str]:
+    """Abort here and, where there are other workers, with them."""
+    manager = service.started
+    if manager is None:
+        return []
+    aborted = manager.abort_prefix(rid) if is_prefix else manager.abort(rid)
+    if service.config.entry_workers > 1 and (is_prefix or not aborted):
+        aborted += await manager.questions.abort_others([] if is_prefix else [rid], rid if is_prefix else None)
+    return aborted

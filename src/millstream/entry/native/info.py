@@ -20,7 +20,13 @@ async def root(exchange: Exchange, service: Service) -> None:
 
 
 async def health(exchange: Exchange, service: Service) -> None:
-    """200 while the server can take requests, 503 with the reason otherwise. Independent of load."""
+    """Liveness: 503 until the server is ready for the first time, then 200 as long as it lives, whatever it is busy with."""
+    service.check_alive()
+    await exchange.send_json({"status": "ok"})
+
+
+async def ready(exchange: Exchange, service: Service) -> None:
+    """Readiness: 200 while the server can take requests, 503 with the reason otherwise. Independent of load."""
     service.check_ready()
     await exchange.send_json({"status": "ok"})
 
@@ -75,6 +81,7 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "configuration": _shown(service.config),
             "engine": manager.engine,
             "processes": service.processes,
+            "entry_worker": service.entry,
             "live_requests": max(by_process.values()),
             "live_requests_by_process": by_process,
             "waiting": stats.waiting,
@@ -85,6 +92,7 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "pages_cached": stats.pages_cached,
             "steps": stats.steps,
             "retractions": stats.retractions,
+            "undelivered": stats.undelivered,
             "late_rows_dropped": manager.late_rows_dropped,
             "stream_mismatch_total": manager.stream_mismatches,
             "ledger_mismatch_total": stats.ledger_mismatches,

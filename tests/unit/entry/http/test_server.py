@@ -1,4 +1,4 @@
-"""The HTTP server over real sockets: bounds that ASGI never sees, disconnects, and a port that is taken."""
+"""The HTTP server over real sockets: bounds that ASGI never sees, and disconnects."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 
 from millstream.config import ServerConfig
 from millstream.entry.http.protocol import MAX_HEADER_BYTES
-from millstream.entry.http.server import bind, url_of
-from millstream.errors import StartupError
 from millstream.messages import AbortReq, PauseReq, ResumeReq, Stop, TokenizedGenerateReqInput
 from tests.support.asgi import run
 from tests.support.engine import Entry
@@ -137,22 +135,6 @@ def test_a_client_that_never_reads_is_dropped_and_its_request_aborted() -> None:
             sock.close()
 
     run(scenario())
-
-
-def test_a_taken_port_is_an_error_with_a_hint() -> None:
-    with bind("127.0.0.1", 0) as taken:
-        taken.listen()
-        with pytest.raises(StartupError) as caught:
-            bind("127.0.0.1", taken.getsockname()[1])
-    assert str(taken) not in str(caught.value)
-    assert caught.value.hint
-    with pytest.raises(StartupError):
-        bind("no.such.host.invalid", 1)
-
-
-def test_a_bound_socket_says_where_clients_find_it() -> None:
-    with bind("0.0.0.0", 0) as sock:
-        assert url_of(sock) == f"http://127.0.0.1:{sock.getsockname()[1]}"
 
 
 async def read_stream(reader: asyncio.StreamReader) -> bytes:

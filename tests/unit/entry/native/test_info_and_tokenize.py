@@ -36,13 +36,20 @@ def test_before_everything_is_loaded_all_but_liveness_of_http_is_503() -> None:
     run(scenario())
 
 
-def test_health_follows_the_processes() -> None:
+def test_readiness_follows_the_processes_and_liveness_only_waits_for_the_first_start() -> None:
     async def scenario() -> None:
         entry = Entry()
         engine: EngineInfo = engine_info()
-        for phases, status in [({}, 200), ({"detokenizer": "STARTING"}, 503), ({"entry": "DRAINING"}, 503), ({}, 200)]:
+        changes: list[tuple[dict[str, str], int]] = [
+            ({}, 200),
+            ({"detokenizer": "STARTING"}, 503),
+            ({"scheduler": "FAILED"}, 503),
+            ({"entry-0": "DRAINING"}, 503),
+            ({"entry-1": "FAILED"}, 200),  # another worker is no matter of this one
+        ]
+        for phases, status in changes:
             entry.service.update(state(engine, **phases))
-            assert (await get(entry.app, "/health")).status == status
+            assert (await get(entry.app, "/health")).status == 200
             assert (await get(entry.app, "/ready")).status == status
 
     run(scenario())

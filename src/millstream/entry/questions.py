@@ -1,0 +1,75 @@
+"""Questions: what one entry worker asks of all processes, and the answers. Owned by the TokenizerManager.
+
+An answer finds its question by a number. Questions go the way of requests, so an answer counts all that was sent before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from millstream.entry.failure import Failure
+from millstream.errors import EngineDeadError
+from millstream.ipc.channel import Sender
+from millstream.messages import AbortOthersReply, AbortOthersReq, LedgerQuery, StatsReply, StatsReq
+
+ANSWER_TIMEOUT_S = 5.0
+
+
+class Questions:
+    """The questions of entry worker `entry` that wait for their answers."""
+
+    def __init__(self, *, to_scheduler: Sender, entry: int) -> None:
+        self._to_scheduler = to_scheduler
+        self._entry = entry
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._num_asked = 0
+
+    async def stats(self, timeout_s: float = ANSWER_TIMEOUT_S, *, ledger: LedgerQuery | None = None) -> StatsReply:
+        """Ask scheduler and detokenizer for their counts, in order with the data they count; with `ledger`, for their books.
+
+        Raises:
+            EngineDeadError: no answer within `timeout_s` seconds, or one of them is gone.
+        """
+        reply: StatsReply = await self._ask(lambda number: StatsReq(id=number, ledger=ledger, entry=self._entry), timeout_s)
+        return reply
+
+    async def abort_others(self, rids: Sequence[str] = (), prefix: str | None = None) -> list[str]:
+        """Abort requests of other entry workers that were dispatched: those with exactly one of these rids or of a call with
+        one of them, and those whose rid begins with `prefix`, if given. Returns the rids that were live.
+
+        Raises:
+            EngineDeadError: the scheduler does not answer.
+        """
+        reply: AbortOthersReply = await self._ask(
+            lambda number: AbortOthersReq(id=number, entry=self._entry, rids=list(rids), prefix=prefix), ANSWER_TIMEOUT_S
+        )
+        return reply.rids
+
+    def answer(self, message: StatsReply | AbortOthersReply) -> None:
+        """Take an answer. One that nobody waits for any more is dropped."""
+        future = self._waiting.pop(message.id, None)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    def fail(self, failure: Failure) -> None:
+        """A process is gone, and with it the answers that are under way."""
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(EngineDeadError(failure.message, code=failure.code))
+
+    async def _ask(self, question: Callable[[int], Any], timeout_s: float) -> Any:
+        """Send what `question` makes of a number, and wait for the message that bears the number."""
+        self._num_asked += 1
+        number = self._num_asked
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        self._to_scheduler.send(question(number))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise EngineDeadError(f"The engine did not answer within {timeout_s:g} s.") from None
+        finally:
+            self._waiting.pop(number, None)
