@@ -85,11 +85,15 @@ def at_rest(url: str, pid: int) -> dict[str, Any]:
     deadline = time.monotonic() + REST_TIMEOUT_S
     while True:
         info, ledger = get(f"{url}/server_info"), get(f"{url}/debug/ledger")
-        is_at_rest = info["live_requests"] == 0 and not ledger["held"] and info["pages_free"] == info["pages_total"]
+        is_at_rest = (
+            info["live_requests"] == info["undelivered"] == 0
+            and not ledger["held"]
+            and info["pages_free"] == info["pages_total"]
+        )
         if is_at_rest or time.monotonic() >= deadline:
             break
         time.sleep(0.2)
-    facts = ("live_requests", "live_requests_by_process", "pages_free", "stream_mismatch_total")
+    facts = ("live_requests", "live_requests_by_process", "undelivered", "pages_free", "stream_mismatch_total")
     return {
         **{name: info[name] for name in facts},
         "held": ledger["held"],
@@ -153,7 +157,7 @@ async def soak(url: str, pid: int, options: argparse.Namespace, seconds: float, 
 def faults(before: dict[str, Any], after: dict[str, Any], load: Load, max_growth_mib: int) -> list[str]:
     """What is not as it must be."""
     found = load.wrong[:20]
-    for name in ("live_requests", "stream_mismatch_total", "ledger_mismatches"):
+    for name in ("live_requests", "undelivered", "stream_mismatch_total", "ledger_mismatches"):
         if after[name] != 0:
             found.append(f"{name} is {after[name]}")
     found += [f"held: {entry}" for entry in after["held"][:20]]

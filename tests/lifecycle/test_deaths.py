@@ -66,6 +66,7 @@ def test_a_killed_detokenizer_costs_no_client_a_character(tmp_path: Path) -> Non
         assert_at_rest(url)
 
 
+@pytest.mark.long
 def test_a_detokenizer_that_is_killed_again_and_again_costs_no_client_a_character(tmp_path: Path) -> None:
     with running(tmp_path) as (_, url):
         streams = [Stream(url, body(1500)) for _ in range(NUM_STREAMS)]

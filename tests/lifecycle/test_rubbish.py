@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from millstream.ipc.frames import frame
 from millstream.messages import BatchTokenIDOutput, TokenRow, Usage
@@ -24,6 +25,7 @@ RUBBISH = {
 }
 
 
+@pytest.mark.long
 def test_rubbish_from_strangers_harms_nobody(tmp_path: Path) -> None:
     with running(tmp_path) as (server, url):
         pids = pids_of(url)

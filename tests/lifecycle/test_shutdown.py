@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 
 from tests.support.server import Server
 
@@ -41,6 +42,7 @@ def is_live(url: str, rid: str) -> bool:
     return httpx.post(f"{url}/v1/completions", json=body, timeout=30).status_code == 409
 
 
+@pytest.mark.long
 def test_clients_of_an_engine_that_hangs_at_the_end_get_an_error(tmp_path: Path) -> None:
     arguments = ("--executor", "scripted", "--script", "inline", "--drain-timeout-s", "0.2")
     with Server(*arguments, directory=tmp_path) as server:

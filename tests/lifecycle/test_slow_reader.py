@@ -111,6 +111,7 @@ def test_a_client_that_never_reads_is_ended_as_a_slow_reader_and_leaves_nothing(
         assert server.stop() == 0
 
 
+@pytest.mark.long
 def test_a_client_that_reads_slowly_but_steadily_is_not_ended() -> None:
     with running_server(*OPTIONS, "--write-timeout-s", "1") as url:
         whole = ask(url, BODIES[CHAT]).content

@@ -34,6 +34,7 @@ def test_a_stopped_process_is_killed_and_replaced(tmp_path: Path, victim: str) -
         assert f"{victim}: no sign of life for 3 s; it was killed; it is restarted at once" in server.log()
 
 
+@pytest.mark.long
 def test_a_scheduler_that_gets_nothing_done_is_killed_and_replaced(tmp_path: Path) -> None:
     with running(tmp_path, "--script", "inline", "--step-timeout-s", "3") as (server, url):
         pid = pids_of(url)["scheduler"]
@@ -48,6 +49,7 @@ def test_a_scheduler_that_gets_nothing_done_is_killed_and_replaced(tmp_path: Pat
         assert "scheduler: it has work and got nothing done for 3 s; it was killed" in server.log()
 
 
+@pytest.mark.long
 def test_a_step_that_takes_longer_than_the_time_without_a_sign_of_life_is_no_wedge(tmp_path: Path) -> None:
     with running(tmp_path, "--script", "inline", "--wedge-timeout-s", "3") as (_, url):
         pids = pids_of(url)
@@ -58,6 +60,7 @@ def test_a_step_that_takes_longer_than_the_time_without_a_sign_of_life_is_no_wed
         assert pids_of(url) == pids
 
 
+@pytest.mark.long
 def test_nobody_is_judged_for_the_time_in_which_the_supervisor_stood_still(tmp_path: Path) -> None:
     with running(tmp_path, "--wedge-timeout-s", "3") as (server, url):
         pids = pids_of(url)

@@ -18,10 +18,9 @@ from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.execution.interface import Executor
 from millstream.kv.pool import KVPool
 from millstream.messages import (
-    BatchTokenIDOutput,
+    BatchStrOutput,
     EngineInfo,
     ProcessState,
-    Replay,
     ServerState,
     ToDetokenizer,
     ToEntry,
@@ -140,8 +139,8 @@ class WholeServer:
         self.final_rows: list[str] = []
         self.links["requests"].deliver_to = self.scheduler.handle
         self.links["verdicts"].deliver_to = self._take_verdicts
-        self.links["texts"].deliver_to = self.manager.handle
-        self.links["tokens"].deliver_to = self._detokenize
+        self.links["texts"].deliver_to = self._take_texts
+        self.links["tokens"].deliver_to = lambda message: self.detokenizer.handle(message)
         self.lines = Lines()
         self._log = logging.getLogger("millstream.request")
         self._level, self._log.propagate = self._log.level, False
@@ -238,9 +237,7 @@ class WholeServer:
         self.accepted += message.accepted
         self.manager.handle(message)
 
-    def _detokenize(self, message: Any) -> None:
-        if isinstance(message, BatchTokenIDOutput):
+    def _take_texts(self, message: Any) -> None:
+        if isinstance(message, BatchStrOutput):
             self.final_rows += [row.rid for row in message.rows if row.finish is not None]
-        elif isinstance(message, Replay):
-            self.final_rows += [each.row.rid for each in message.requests if each.row.finish is not None]
-        self.detokenizer.handle(message)
+        self.manager.handle(message)
