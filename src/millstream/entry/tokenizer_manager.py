@@ -21,6 +21,7 @@ from millstream.entry.deadline import before
 from millstream.entry.ending import describe_end
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
+from millstream.entry.pauses import Pauses
 from millstream.entry.questions import Questions
 from millstream.entry.state import Phase, ReqState
 from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize, is_quick
@@ -35,10 +36,8 @@ from millstream.messages import (
     EngineInfo,
     GenerateReqInput,
     LedgerQuery,
-    PauseReq,
     ProgressOutput,
     ReplayReq,
-    ResumeReq,
     StatsReply,
     TextColumns,
     TextRow,
@@ -79,7 +78,7 @@ class TokenizerManager:
         self.stream_mismatches = 0  # requests whose text was not what their ids say; anything but 0 is a bug
         self._max_live = max_live
         self._to_scheduler = to_scheduler
-        self._max_unsent_bytes = max_unsent_bytes
+        self._pauses = Pauses(to_scheduler=to_scheduler, max_unsent_bytes=max_unsent_bytes)
         self._entry = entry  # the number of this worker
         self._clock = clock
         self._new_seed = new_seed
@@ -326,25 +325,7 @@ class TokenizerManager:
                 self._overdue.expect(state.rid)
             self._remove(state, generation)
         else:
-            self._bound(state, generation, row)
-
-    def _bound(self, state: ReqState, generation: Generation, row: TextRow) -> None:
-        """Count a row that has to wait; where too much waits, have the scheduler pause."""
-        if not state.released and generation.add_unread(row) > self._max_unsent_bytes and generation.resume is None:
-            self._pause(generation)
-
-    def _pause(self, generation: Generation) -> None:
-        """Have nothing more made for a client that does not read. What is on the way still comes."""
-        generation.resume = partial(self._resume, generation)
-        for state in generation.states:
-            if state.dispatched:
-                self._to_scheduler.send(PauseReq(state.rid))
-
-    def _resume(self, generation: Generation) -> None:
-        generation.resume = None
-        for state in generation.states:
-            if state.dispatched:
-                self._to_scheduler.send(ResumeReq(state.rid))
+            self._pauses.note_waiting(state, generation, row)
 
     def _abort(self, state: ReqState, generation: Generation, cause: AbortCause, failure: Failure | None = None) -> None:
         """Lead one live request to its end: locally where the scheduler never saw it, else through the scheduler."""

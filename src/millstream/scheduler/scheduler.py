@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from millstream.errors import DeadlineExceeded, EngineError, InvariantError, MillstreamError, OverloadError
 from millstream.execution.interface import Executor, ForwardOutput
 from millstream.ipc.channel import Sender
@@ -23,7 +21,6 @@ from millstream.messages import (
     AbortOthersReply,
     AbortOthersReq,
     AbortReq,
-    AdmissionOutput,
     Delivered,
     FinishReason,
     PauseReq,
@@ -49,6 +46,7 @@ from millstream.scheduler.policy import Admission, Budgets, StepPlan, Work, plan
 from millstream.scheduler.progress import ProgressWatch
 from millstream.scheduler.queues import Queues
 from millstream.scheduler.state import Phase, Req
+from millstream.scheduler.verdicts import Verdicts
 from millstream.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -97,7 +95,7 @@ class Scheduler:
         self._deadlines = Deadlines()
         self._pace = Pace()
         self._progress = ProgressWatch()
-        self._verdicts: dict[int, AdmissionOutput] = {}  # by entry, not sent yet
+        self._verdicts = Verdicts(to_entry)
         self._output = StepOutput(to_detokenizer)
         self.got_on = False  # the last step made a token or computed a part of a prompt
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -139,7 +137,7 @@ class Scheduler:
     def step(self) -> bool:
         """Run one step: admit, compute, settle, send. Returns whether there is more work."""
         self._end_overdue()
-        self._send_verdicts()  # before the forward: a client learns at once that it was accepted
+        self._verdicts.send(self._retry_after_s)  # before the forward: a client learns at once that it was accepted
         self.got_on = False
         if self.has_work:
             started = self._clock()
@@ -171,7 +169,7 @@ class Scheduler:
             self._end_by_abort(req, "client_gone", "The entry worker of this request is gone.")
         self._output.send()  # a rid of theirs may come again before the next step: two ends of one name, two messages
         self._output.forget_entry(entry)
-        self._verdicts.pop(entry, None)
+        self._verdicts.forget_entry(entry)
         return len(orphans)
 
     def close(self) -> None:
@@ -227,7 +225,7 @@ class Scheduler:
             self._num_arrivals += 1
             self._live[req.rid] = req
             self._queues.add(req)
-            self._verdicts_for(req.entry).accepted.append(req.rid)
+            self._verdicts.accept(req.entry, req.rid)
             if message.deadline is not None:
                 self._deadlines.add(req.rid, message.deadline)
             if message.progress:
@@ -236,10 +234,7 @@ class Scheduler:
     def _reject(self, message: TokenizedGenerateReqInput, error: MillstreamError) -> None:
         if isinstance(error, OverloadError):
             error.retry_after_s = self._retry_after_s()
-        self._verdicts_for(message.entry).rejected.append(admission.rejection(message.rid, error))
-
-    def _verdicts_for(self, entry: int) -> AdmissionOutput:
-        return self._verdicts.setdefault(entry, AdmissionOutput([], []))
+        self._verdicts.reject(message.entry, message.rid, error)
 
     def _abort(self, message: AbortReq) -> None:
         req = self._live.get(message.rid)
@@ -414,15 +409,8 @@ class Scheduler:
         req.num_computed = 0
 
     def _send(self) -> None:
-        self._send_verdicts()
+        self._verdicts.send(self._retry_after_s)
         self._output.send()
-
-    def _send_verdicts(self) -> None:
-        if self._verdicts:
-            retry_after_s = self._retry_after_s()
-            for entry, verdicts in self._verdicts.items():
-                self._to_entry(entry).send(msgspec.structs.replace(verdicts, retry_after_s=retry_after_s))
-            self._verdicts = {}
 
     def _report_progress(self) -> None:
         news = self._progress.report(self._queues.waiting, self._queues.running.values(), self._clock())
@@ -436,7 +424,7 @@ class Scheduler:
         self._output.replay(message, self._live)
 
     def _answer_stats(self, message: StatsReq) -> None:
-        self._send_verdicts()
+        self._verdicts.send(self._retry_after_s)
         self._output.pass_on(self._stats(message))
 
     def _stats(self, asked: StatsReq) -> StatsReply:
