@@ -1,7 +1,8 @@
 """Scheduler: owner of every live request and of its pages, and the one who decides that a request ends.
 
 Called by the loop in `process`: `handle` for each message, then `step`. Synchronous, one thread. Never sees text, HTTP or
-sockets, and never judges by itself what a step does (`policy`), who may join (`admission`) or where a request ends (`finish`).
+sockets, and never judges by itself what a step does (`policy`; `placement` carries it out), who may join (`admission`) or where
+a request ends (`finish`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from typing import Any
 from millstream.errors import DeadlineExceeded, EngineError, InvariantError, MillstreamError, OverloadError
 from millstream.execution.interface import Executor, ForwardOutput
 from millstream.ipc.channel import Sender
-from millstream.kv.pool import KVPool, Lease
-from millstream.kv.radix_cache import Match
+from millstream.kv.pool import KVPool
 from millstream.messages import (
     Abort,
     AbortOthersReply,
@@ -34,7 +34,7 @@ from millstream.messages import (
     ToScheduler,
 )
 from millstream.messages.finish import AbortCause, end_cause
-from millstream.observe.ledger import Ledger, ReleaseCause
+from millstream.observe.ledger import Ledger
 from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.deadlines import Deadlines
@@ -42,7 +42,8 @@ from millstream.scheduler.finish import EndRule
 from millstream.scheduler.forward import run_step
 from millstream.scheduler.output import StepOutput, ToDetokenizer
 from millstream.scheduler.pace import Pace
-from millstream.scheduler.policy import Admission, Budgets, StepPlan, Work, plan
+from millstream.scheduler.placement import Placement
+from millstream.scheduler.policy import Work
 from millstream.scheduler.progress import ProgressWatch
 from millstream.scheduler.queues import Queues
 from millstream.scheduler.state import Phase, Req
@@ -91,6 +92,7 @@ class Scheduler:
         self._clock = clock
         self._live: dict[str, Req] = {}  # in order of arrival
         self._queues = Queues()
+        self._placement = Placement(queues=self._queues, pool=pool, limits=limits, clock=clock)
         self._num_arrivals = 0
         self._deadlines = Deadlines()
         self._pace = Pace()
@@ -109,7 +111,6 @@ class Scheduler:
             StatsReq: self._answer_stats,
         }
         self._num_steps = 0
-        self._num_retractions = 0
         self._ledger = ledger or Ledger("scheduler")
         self._queues.watch(self._ledger)
         self._ledger.watch("pages", lambda: pool.num_owned)
@@ -141,7 +142,7 @@ class Scheduler:
         self.got_on = False
         if self.has_work:
             started = self._clock()
-            work = self._carry_out(self._plan())
+            work = self._placement.next_work()
             if work:
                 self._num_steps += 1
                 output = run_step(self._executor, [item.req.row for item in work])
@@ -249,21 +250,12 @@ class Scheduler:
             self._end_by_abort(req, "deadline", DeadlineExceeded(deadline - req.timing.received).message)
 
     def _pause(self, message: PauseReq) -> None:
-        """Make nothing more of a request until `_resume`. Its pages stay with it until others need them; its slot is free."""
-        req = self._live.get(message.rid)
-        if req is not None and req.phase is not Phase.PAUSED:
-            self._queues.move(req, Phase.PAUSED, "paused")
+        if (req := self._live.get(message.rid)) is not None:
+            self._placement.pause(req)
 
     def _resume(self, message: ResumeReq) -> None:
-        """Let a paused request go on: at once with its pages and a free slot, else from its place in the queue."""
-        req = self._queues.paused.get(message.rid)
-        if req is None:
-            return
-        if req.lease is not None and len(self._queues.running) < self._limits.max_running_requests:
-            self._queues.move(req, Phase.RUNNING, "resumed")
-        else:
-            self._release(req, req.num_computed, "resumed")  # who waits holds nothing
-            self._queues.move(req, Phase.WAITING, "resumed")
+        if (req := self._live.get(message.rid)) is not None:
+            self._placement.resume(req)
 
     def _abort_others(self, message: AbortOthersReq) -> None:
         rids, prefix = set(message.rids) - {""}, message.prefix
@@ -276,69 +268,6 @@ class Scheduler:
         for req in found:
             self._end_by_abort(req, message.cause, "The request was aborted.")
         self._to_entry(message.entry).send(AbortOthersReply(message.id, [req.rid for req in found]))
-
-    def _plan(self) -> StepPlan:
-        while True:
-            budgets = Budgets(
-                step_tokens=self._limits.chunked_prefill_size,
-                running=self._limits.max_running_requests,
-                pages=self._pool.available,
-                page_size=self._pool.page_size,
-                share_prefixes=self._pool.share_prefixes,
-            )
-            step = plan(
-                running=list(self._queues.running.values()),
-                waiting=self._queues.waiting,
-                sleeping=[req for req in self._queues.paused.values() if req.lease is not None],
-                budgets=budgets,
-                match=self._match,
-            )
-            if step.retract is None:
-                return step
-            self._retract(step.retract)
-
-    def _match(self, req: Req) -> Match:
-        return self._pool.match(req.namespace, req.token_ids)
-
-    def _retract(self, req: Req) -> None:
-        """Take a request's pages; a running one goes back to the queue. Its output is kept; its KV is computed again."""
-        self._num_retractions += 1
-        if req.phase is Phase.RUNNING:
-            self._queues.move(req, Phase.WAITING, "retracted")
-        self._release(req, req.num_computed, "retracted")
-
-    def _carry_out(self, step: StepPlan) -> Sequence[Work]:
-        # all prefixes are pinned before anything is evicted: the plan counts on every one of them
-        leases = [self._start(admitted) for admitted in step.admit]
-        for lease, (req, _) in zip(leases, step.admit, strict=True):
-            self._pool.grow(lease, len(req.token_ids))
-        page_size = self._pool.page_size
-        for req, start, end in step.work:
-            if req.lease is None:
-                raise InvariantError(f"{req.rid} is to run without pages")
-            if end > len(req.lease.pages) * page_size:
-                self._pool.grow(req.lease, end)
-            row = req.row
-            row.start = start
-            row.end = end
-            row.sample = end == len(req.token_ids)
-            row.banned_token_ids = req.end_rule.banned_token_ids(req.num_output_tokens) if row.sample else ()
-        return step.work
-
-    def _start(self, admitted: Admission) -> Lease:
-        req = admitted.req
-        if self._queues.waiting.first is not req:
-            raise InvariantError("the plan skipped the head of the queue")
-        lease = self._pool.open(req.account, req.namespace, req.token_ids)
-        self._queues.move(req, Phase.RUNNING, "admitted")
-        req.lease = lease
-        req.row.pages = lease.pages
-        req.num_computed = lease.num_shared * self._pool.page_size
-        req.is_prefilling = True
-        if req.cached_tokens is None:
-            req.cached_tokens = req.num_computed
-            req.timing.admitted = self._clock()
-        return lease
 
     def _settle(self, item: Work, output: ForwardOutput, index: int, now: float) -> None:
         """Take in what the step made of one request."""
@@ -397,16 +326,9 @@ class Scheduler:
         self._progress.discard(req.rid)
         self._pace.note_end(req.num_output_tokens)
         # after a fault nobody knows what is in the pages
-        self._release(req, 0 if cause == "engine_error" else req.num_computed, cause)
+        self._placement.release(req, 0 if cause == "engine_error" else req.num_computed, cause)
         self._output.add(req, new_ids, held_back=held_back, finish=reason)
         req.account.settle(cause)
-
-    def _release(self, req: Req, num_valid_tokens: int, cause: ReleaseCause) -> None:
-        if req.lease is not None:
-            self._pool.close(req.lease, req.token_ids, num_valid_tokens, cause)
-        req.lease = None
-        req.row.pages = ()
-        req.num_computed = 0
 
     def _send(self) -> None:
         self._verdicts.send(self._retry_after_s)
@@ -440,7 +362,7 @@ class Scheduler:
             pages_free=self._pool.available,
             pages_cached=self._pool.num_cached,
             steps=self._num_steps,
-            retractions=self._num_retractions,
+            retractions=self._placement.num_retractions,
             ledger_mismatches=self._ledger.reconcile(),
             ledger=asked.ledger,
             books=books,

@@ -1,0 +1,118 @@
+"""Placement: which live requests compute in the next step, with which pages. Owned by the scheduler.
+
+Does what `policy.plan` says: slots, pages and the prefix tree change hands here. Decides nothing by itself, and ends nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from millstream.errors import InvariantError
+from millstream.kv.pool import KVPool, Lease
+from millstream.kv.radix_cache import Match
+from millstream.observe.ledger import ReleaseCause
+from millstream.scheduler.admission import Limits
+from millstream.scheduler.policy import Admission, Budgets, StepPlan, Work, plan
+from millstream.scheduler.queues import Queues
+from millstream.scheduler.state import Phase, Req
+
+
+class Placement:
+    """Slots and pages of the requests in `queues`."""
+
+    def __init__(self, *, queues: Queues, pool: KVPool, limits: Limits, clock: Callable[[], float]) -> None:
+        self._queues = queues
+        self._pool = pool
+        self._limits = limits
+        self._clock = clock
+        self.num_retractions = 0
+
+    def next_work(self) -> Sequence[Work]:
+        """Plan the next step and make ready for it: everybody in it has a slot, pages and a forward row."""
+        return self._carry_out(self._plan())
+
+    def pause(self, req: Req) -> None:
+        """Take a request out of the steps until `resume`. Its pages stay with it until others need them; its slot is free."""
+        if req.phase is not Phase.PAUSED:
+            self._queues.move(req, Phase.PAUSED, "paused")
+
+    def resume(self, req: Req) -> None:
+        """Let a paused request go on: at once with its pages and a free slot, else from its place in the queue."""
+        if req.phase is not Phase.PAUSED:
+            return
+        if req.lease is not None and len(self._queues.running) < self._limits.max_running_requests:
+            self._queues.move(req, Phase.RUNNING, "resumed")
+        else:
+            self.release(req, req.num_computed, "resumed")  # who waits holds nothing
+            self._queues.move(req, Phase.WAITING, "resumed")
+
+    def release(self, req: Req, num_valid_tokens: int, cause: ReleaseCause) -> None:
+        """Take back what a request holds; the first `num_valid_tokens` positions stay known for others."""
+        if req.lease is not None:
+            self._pool.close(req.lease, req.token_ids, num_valid_tokens, cause)
+        req.lease = None
+        req.row.pages = ()
+        req.num_computed = 0
+
+    def _plan(self) -> StepPlan:
+        while True:
+            budgets = Budgets(
+                step_tokens=self._limits.chunked_prefill_size,
+                running=self._limits.max_running_requests,
+                pages=self._pool.available,
+                page_size=self._pool.page_size,
+                share_prefixes=self._pool.share_prefixes,
+            )
+            step = plan(
+                running=list(self._queues.running.values()),
+                waiting=self._queues.waiting,
+                sleeping=[req for req in self._queues.paused.values() if req.lease is not None],
+                budgets=budgets,
+                match=self._match,
+            )
+            if step.retract is None:
+                return step
+            self._retract(step.retract)
+
+    def _match(self, req: Req) -> Match:
+        return self._pool.match(req.namespace, req.token_ids)
+
+    def _retract(self, req: Req) -> None:
+        """Take a request's pages; a running one goes back to the queue. Its output is kept; its KV is computed again."""
+        self.num_retractions += 1
+        if req.phase is Phase.RUNNING:
+            self._queues.move(req, Phase.WAITING, "retracted")
+        self.release(req, req.num_computed, "retracted")
+
+    def _carry_out(self, step: StepPlan) -> Sequence[Work]:
+        # all prefixes are pinned before anything is evicted: the plan counts on every one of them
+        leases = [self._start(admitted) for admitted in step.admit]
+        for lease, (req, _) in zip(leases, step.admit, strict=True):
+            self._pool.grow(lease, len(req.token_ids))
+        page_size = self._pool.page_size
+        for req, start, end in step.work:
+            if req.lease is None:
+                raise InvariantError(f"{req.rid} is to run without pages")
+            if end > len(req.lease.pages) * page_size:
+                self._pool.grow(req.lease, end)
+            row = req.row
+            row.start = start
+            row.end = end
+            row.sample = end == len(req.token_ids)
+            row.banned_token_ids = req.end_rule.banned_token_ids(req.num_output_tokens) if row.sample else ()
+        return step.work
+
+    def _start(self, admitted: Admission) -> Lease:
+        req = admitted.req
+        if self._queues.waiting.first is not req:
+            raise InvariantError("the plan skipped the head of the queue")
+        lease = self._pool.open(req.account, req.namespace, req.token_ids)
+        self._queues.move(req, Phase.RUNNING, "admitted")
+        req.lease = lease
+        req.row.pages = lease.pages
+        req.num_computed = lease.num_shared * self._pool.page_size
+        req.is_prefilling = True
+        if req.cached_tokens is None:
+            req.cached_tokens = req.num_computed
+            req.timing.admitted = self._clock()
+        return lease
