@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from typing import Any
+from zlib import crc32
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -231,7 +232,13 @@ def undisturbed(start: int, max_new: int, stop: tuple[str, ...], skip: bool) -> 
 def request(rid: str, start: int, max_new: int, stop: tuple[str, ...], skip: bool, entry: int) -> TokenizedGenerateReqInput:
     sampling = SamplingParams(seed=1, stop=stop, skip_special_tokens=skip)
     return TokenizedGenerateReqInput(
-        rid=rid, input_ids=[start, 5], sampling=sampling, max_new_tokens=max_new, entry=entry, timing=Timing()
+        rid=rid,
+        input_ids=[start, 5],
+        sampling=sampling,
+        max_new_tokens=max_new,
+        slot=crc32(rid.encode()),
+        entry=entry,
+        timing=Timing(),
     )
 
 

@@ -37,6 +37,7 @@ from millstream.text.tokenizer import load_scripted_tokenizer
 
 CONTEXT_LENGTH = 512
 NAMES = ("tiny", "tiny-alias")
+NO_SLOT = 999_999  # of requests that never were
 TOKENIZER = load_scripted_tokenizer()
 PROCESSES = ("entry-0", "scheduler", "detokenizer")
 
@@ -68,8 +69,7 @@ class FakeEngine:
         self.handle: Callable[[Any], None] = lambda message: None
         self.answer: Callable[[TokenizedGenerateReqInput], None] = self.say("Hel", "lo")
         self._made: dict[str, int] = {}
-        self._slots: dict[str, int] = {}
-        self._num_slots = 0
+        self._slots: dict[str, int] = {}  # of those that have had a row
         self._arrived = asyncio.Event()
 
     def send(self, message: Any) -> None:
@@ -116,14 +116,11 @@ class FakeEngine:
     def row(self, rid: str, text: str, *, finish: FinishReason | None = None, ids: list[int] | None = None) -> None:
         ids = [40 + self._made.get(rid, 0)] if ids is None else ids
         self._made[rid] = self._made.get(rid, 0) + len(ids)
-        request = next((r for r in self.requests if r.rid == rid), None)
+        request = next((r for r in reversed(self.requests) if r.rid == rid), None)
         usage = Usage(len(request.input_ids) if request else 1, self._made[rid], cached_tokens=1)
         timing = Timing(queued=1.0, admitted=2.0, decoded=3.0) if finish is not None else None
         is_first = rid not in self._slots
-        if is_first:
-            self._num_slots += 1
-            self._slots[rid] = self._num_slots
-        slot = self._slots[rid]
+        slot = self._slots.setdefault(rid, request.slot if request else NO_SLOT)
         if finish is None and ids and not is_first:
             self.handle(BatchStrOutput([], [TextColumns(pack_slots([slot]), pack_ids(ids), len(ids), [text])]))
         else:

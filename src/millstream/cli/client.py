@@ -18,8 +18,8 @@ class Unreachable(StartupError):
     """Nothing that speaks HTTP answers at the URL."""
 
 
-def fetch(url: str, path: str) -> tuple[int, dict[str, Any]]:
-    """Status and body of `path` at the server of `url`.
+def fetch(url: str, path: str, key: str | None = None) -> tuple[int, dict[str, Any]]:
+    """Status and body of `path` at the server of `url`; `key` is an API key.
 
     Raises:
         Unreachable: nobody answers there.
@@ -32,7 +32,8 @@ def fetch(url: str, path: str) -> tuple[int, dict[str, Any]]:
     try:
         # no library that would take the way through a proxy of the environment
         connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
-        connection.request("GET", parts.path.rstrip("/") + path)
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
         response = connection.getresponse()
         body = response.read()
         connection.close()
@@ -46,13 +47,13 @@ def fetch(url: str, path: str) -> tuple[int, dict[str, Any]]:
         raise StartupError(f"what answers at {url} is not a Millstream server.") from None
 
 
-def fetch_ok(url: str, path: str) -> dict[str, Any]:
+def fetch_ok(url: str, path: str, key: str | None = None) -> dict[str, Any]:
     """The body of `path` at a server that can answer it.
 
     Raises:
         StartupError: it cannot, and why; or as `fetch`.
     """
-    status, body = fetch(url, path)
+    status, body = fetch(url, path, key)
     if status == 200:
         return body
     error = body.get("error")

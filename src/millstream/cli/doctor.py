@@ -33,17 +33,19 @@ class Check(NamedTuple):
     hint: str | None = None
 
 
-def check_server(url: str) -> list[Check]:
+def check_server(url: str, key: str | None = None) -> list[Check]:
     """Whether the server at `url` is ready, holds nothing for requests that are over, and never sent wrong text.
+
+    `key` is an API key that opens the admin routes, where the server asks for one.
 
     Raises:
         Unreachable: nobody answers there.
     """
-    fetch(url, "/")  # is anybody there at all
-    ready = _run("ready", lambda: _processes(fetch_ok(url, "/server_info")))
+    fetch(url, "/", key)  # is anybody there at all
+    ready = _run("ready", lambda: _processes(fetch_ok(url, "/server_info", key)))
     if not ready.ok:
         return [ready]
-    return [ready, _run("ledger", lambda: _ledger(url)), _run("text", lambda: _text(fetch_ok(url, "/server_info")))]
+    return [ready, _run("ledger", lambda: _ledger(url, key)), _run("text", lambda: _text(fetch_ok(url, "/server_info", key)))]
 
 
 def check_installation(config: ServerConfig) -> list[Check]:
@@ -91,11 +93,11 @@ def _text(info: dict[str, Any]) -> str:
     return "every answer was the text of its tokens"
 
 
-def _ledger(url: str) -> str:
+def _ledger(url: str, key: str | None) -> str:
     """Look until nothing is held that belongs to no live request, or for `REST_S`: an end takes a moment to reach everybody."""
     deadline = time.monotonic() + REST_S
     while True:
-        found = fetch_ok(url, "/debug/ledger")
+        found = fetch_ok(url, "/debug/ledger", key)
         if found["mismatches"]:
             raise StartupError(
                 f"the ledger did not balance {found['mismatches']} times.", hint="this is a bug; the log says what was amiss"

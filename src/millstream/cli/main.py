@@ -73,6 +73,7 @@ def ledger(
     *,
     url: Annotated[str, Parameter(show_env_var=False)] = DEFAULT_URL,
     rid: str | None = None,
+    api_key: Annotated[str | None, Parameter(env_var="MILLSTREAM_ADMIN_API_KEY")] = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
     """Show what a running server holds for which request: by whom, how much, since when.
@@ -83,11 +84,13 @@ def ledger(
         Where the server is.
     rid
         Show only what is held for this request.
+    api_key
+        A key that opens the admin routes, where the server asks for one.
     as_json
         Print what the server says, as JSON.
     """
     try:
-        found = fetch_ok(url, "/debug/ledger" if rid is None else "/debug/ledger?" + urlencode({"rid": rid}))
+        found = fetch_ok(url, "/debug/ledger" if rid is None else "/debug/ledger?" + urlencode({"rid": rid}), api_key)
     except StartupError as error:
         return _fail(error)
     sys.stdout.write(_json(found) if as_json else ledger_table(found))
@@ -120,7 +123,9 @@ def doctor(
     host = f"[{config.host}]" if ":" in config.host else config.host
     where = url or f"http://{host}:{config.port}"
     try:
-        title, checks = f"the server at {where}", check_server(where)
+        keys = with_keys_of_files(config)
+        key = next(iter(keys.admin_api_key or keys.api_key), None)
+        title, checks = f"the server at {where}", check_server(where, key)
     except StartupError as error:
         if url is not None or not isinstance(error, Unreachable):
             return _fail(error)

@@ -57,7 +57,6 @@ class DetokenizerManager:
         self._entries: dict[int, EntryRows] = {}
         self._clock = clock
         self._statuses: dict[str, DecodeStatus] = {}
-        self._by_slot: dict[int, DecodeStatus] = {}  # the same
         self.dropped_rows = 0  # rows whose request is not known (any more)
         self._ledger = ledger or Ledger("detokenizer")
         self._ledger.watch("decode_status", lambda: len(self._statuses))
@@ -117,7 +116,7 @@ class DetokenizerManager:
         except Exception as error:
             log.exception("no decoder could be made for %s", options.rid)
             return _undecodable(error)
-        self._statuses[status.rid] = self._by_slot[status.slot] = status
+        self._statuses[status.rid] = status.entry.by_slot[status.slot] = status
         return None
 
     def _new_status(self, options: DecodeOptions) -> DecodeStatus:
@@ -139,7 +138,7 @@ class DetokenizerManager:
         )
 
     def _close(self, status: DecodeStatus, cause: EndCause) -> None:
-        del self._statuses[status.rid], self._by_slot[status.slot]
+        del self._statuses[status.rid], status.entry.by_slot[status.slot]
         status.settle(cause)
 
     def _refuse(self, options: DecodeOptions, why: Abort) -> None:
@@ -148,7 +147,8 @@ class DetokenizerManager:
 
     def _take_columns(self, columns: TokenColumns) -> None:
         """Make the text of rows that only go on. One that goes nowhere is left out; one that fails ends its request."""
-        by_slot = self._by_slot
+        entry = self._entry(columns.entry)
+        by_slot = entry.by_slot
         texts: list[str] = []
         lost: set[int] = set()
         for slot, token_ids in columns.rows():
@@ -170,7 +170,7 @@ class DetokenizerManager:
             slots = pack_slots(slot for slot, _ in kept)
             ids = pack_ids(token_id for _, token_ids in kept for token_id in token_ids)
         if texts:
-            self._entry(columns.entry).columns.append(TextColumns(slots, ids, columns.width, texts))
+            entry.columns.append(TextColumns(slots, ids, columns.width, texts))
 
     def _take_row(self, row: TokenRow) -> None:
         status = self._statuses.get(row.rid)
@@ -195,7 +195,7 @@ class DetokenizerManager:
             return
         made = self._decode(status, request.row)
         if made.finish is None:
-            self._statuses[status.rid] = self._by_slot[status.slot] = status
+            self._statuses[status.rid] = status.entry.by_slot[status.slot] = status
         else:
             status.settle(end_cause(made.finish))
         made.text = made.text[request.num_chars :]

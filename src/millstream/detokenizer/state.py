@@ -14,11 +14,12 @@ from millstream.text.incremental import IncrementalDecoder
 
 @dataclass(slots=True)
 class EntryRows:
-    """What was made for one entry worker and is not sent yet."""
+    """The requests of one entry worker, and what was made for it and is not sent yet."""
 
     sender: Sender
     rows: list[TextRow] = field(default_factory=list)
     columns: list[TextColumns] = field(default_factory=list)
+    by_slot: dict[int, DecodeStatus] = field(default_factory=dict)  # the states of its live requests
 
     def send(self) -> None:
         """Send all rows so far, if there are any."""

@@ -81,6 +81,7 @@ class Service:
         if process.state == "FAILED":
             failure = failure_of_death(f"The {name} process has died.")
             if name == "scheduler":
+                self._read_all()  # what it still said is of these requests, and of none that follow under the same rids
                 manager.fail_all(failure)
             else:
                 manager.questions.fail(failure)

@@ -59,8 +59,9 @@ class ReqState:
         "slot",
     )
 
-    def __init__(self, obj: GenerateReqInput, account: Account) -> None:
+    def __init__(self, obj: GenerateReqInput, account: Account, slot: int = 0) -> None:
         self.obj = obj
+        self.slot = slot  # what its rows call it; a rid may be in use again while rows of its last request are on their way
         self.account = account  # settled when it has ended and nobody waits for its rows
         self.index = 0  # among the requests of its call
         self.phase = Phase.CREATED
@@ -69,7 +70,6 @@ class ReqState:
         self.has_verdict = False
         self.released = False  # nobody waits for rows any more
         self.input_ids: list[int] = obj.input_ids or []
-        self.slot: int | None = None  # what it is called in columns; known from its first row
         self.num_tokens = 0  # made so far, as far as their rows have come
         # takes text and ids of a row that ends nothing, as it comes, and wakes nobody; False, and not taken: it cannot now
         self.shortcut: Callable[[str, list[int]], bool] | None = None

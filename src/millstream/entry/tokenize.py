@@ -183,7 +183,14 @@ def check_prompt(input_ids: list[int], engine: EngineInfo, param: str, *, is_our
 
 
 def finalize(
-    obj: GenerateReqInput, input_ids: list[int], engine: EngineInfo, origin: Origin, *, entry: int = 0, call: str = ""
+    obj: GenerateReqInput,
+    input_ids: list[int],
+    engine: EngineInfo,
+    origin: Origin,
+    *,
+    slot: int = 0,
+    entry: int = 0,
+    call: str = "",
 ) -> TokenizedGenerateReqInput:
     """Resolve the number of new tokens and give the request its final form.
 
@@ -210,6 +217,7 @@ def finalize(
         )
     return TokenizedGenerateReqInput(
         rid=obj.rid,
+        slot=slot,
         entry=entry,
         call=call,
         input_ids=input_ids,

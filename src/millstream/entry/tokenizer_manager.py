@@ -44,6 +44,7 @@ from millstream.messages import (
     ToEntry,
     TokenizedGenerateReqInput,
 )
+from millstream.messages.columns import SLOTS
 from millstream.messages.finish import AbortCause
 from millstream.observe.ledger import Ledger
 from millstream.observe.log import log_request_end
@@ -83,10 +84,12 @@ class TokenizerManager:
         self._clock = clock
         self._new_seed = new_seed
         self._owners: dict[str, tuple[ReqState, Generation]] = {}
-        self._by_slot: dict[int, ReqState] = {}  # those that have had a row
+        self._by_slot: dict[int, tuple[ReqState, Generation]] = {}  # the same
+        self._num_requests = 0
+        self._num_readers = 0  # calls whose answer is not complete, whether or not their requests have ended
         self._generations: dict[str, Generation] = {}  # by the call's own rid, which may have none of its own
         self._overdue = OverdueVerdicts(self.ledger)
-        self._idle = asyncio.Event()  # set whenever the last live request ends
+        self._idle = asyncio.Event()  # set whenever the last request has ended and its answer is complete
         self.ledger.watch("state", lambda: len(self._owners))
         self.ledger.watch("generation", lambda: len(self._generations))
 
@@ -124,6 +127,8 @@ class TokenizerManager:
         cause = generation.cut_off or cause
         if not generation.released:
             generation.released = True
+            self._num_readers -= 1
+            self._note_idle()
             generation.account.release("reader", "done" if generation.finished else cause)
             if generation.finished:
                 generation.account.settle("done")
@@ -207,13 +212,21 @@ class TokenizerManager:
         return reply
 
     async def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no request is live, for at most `timeout_s` seconds; returns whether none is."""
-        if self._owners and timeout_s > 0:
+        """Wait until no request is live and every answer complete, for at most `timeout_s` seconds; returns whether it is."""
+        if not self._is_idle and timeout_s > 0:
             self._idle.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._idle.wait()
-        return not self._owners
+        return self._is_idle
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._owners and not self._num_readers
+
+    def _note_idle(self) -> None:
+        if self._is_idle:
+            self._idle.set()
 
     @property
     def live_requests(self) -> int:
@@ -234,15 +247,21 @@ class TokenizerManager:
         for request in requests:
             request.sampling.verify(self.engine.vocab_size)
         open_account = self.ledger.open
-        states = [ReqState(request, open_account(request.rid)) for request in requests]
+        states = [ReqState(request, open_account(request.rid), self._next_slot()) for request in requests]
         generation = Generation(rid, states, origin, open_account(rid))
         self._generations[rid] = generation
         generation.account.acquire("generation")
         generation.account.acquire("reader")
+        self._num_readers += 1
         for state in states:
-            self._owners[state.rid] = (state, generation)
+            self._owners[state.rid] = self._by_slot[state.slot] = (state, generation)
             state.account.acquire("state")
         return generation
+
+    def _next_slot(self) -> int:
+        slot = self._num_requests % SLOTS
+        self._num_requests += 1
+        return slot
 
     async def _tokenize(self, generation: Generation) -> list[TokenizedGenerateReqInput]:
         """Give every request its ids and its final form, all checked before one is sent. Equal texts are encoded once."""
@@ -268,7 +287,7 @@ class TokenizerManager:
                 state.obj.sampling = msgspec.structs.replace(state.obj.sampling, seed=self._new_seed())
         call = generation.rid if len(generation.states) > 1 else ""
         return [
-            finalize(state.obj, state.input_ids, self.engine, generation.origin, entry=self._entry, call=call)
+            finalize(state.obj, state.input_ids, self.engine, generation.origin, slot=state.slot, entry=self._entry, call=call)
             for state in generation.states
         ]
 
@@ -287,29 +306,26 @@ class TokenizerManager:
     def _take_columns(self, columns: TextColumns) -> None:
         by_slot = self._by_slot
         for slot, text, token_ids in columns.rows():
-            state = by_slot.get(slot)
-            if state is None:
+            owned = by_slot.get(slot)
+            if owned is None:
                 self.late_rows_dropped += 1
                 continue
+            state = owned[0]
             try:
                 if not state.hand_on(text, token_ids):
-                    self._queue(state, self._owners[state.rid][1], TextRow(state.rid, slot, text, token_ids, None))
+                    self._queue(*owned, TextRow(state.rid, slot, text, token_ids, None))
             except Exception:
                 log.exception("a row of %s could not be delivered", state.rid)
                 self._fail(TextRow(state.rid, slot, text, token_ids, None))
 
     def _take_row(self, row: TextRow) -> None:
-        owned = self._owners.get(row.rid)
+        owned = self._by_slot.get(row.slot)
         if owned is None:
             self.late_rows_dropped += 1
             return
-        state, generation = owned
-        if state.slot is None:
-            state.slot = row.slot
-            self._by_slot[row.slot] = state
-        elif row.finish is None and state.hand_on(row.text, row.token_ids):
-            return
-        self._queue(state, generation, row)
+        state = owned[0]
+        if row.finish is not None or state.phase is not Phase.RECEIVING or not state.hand_on(row.text, row.token_ids):
+            self._queue(*owned, row)
 
     def _queue(self, state: ReqState, generation: Generation, row: TextRow) -> None:
         """Take a row that the consumer must wake for: the first, the last, one that cannot be written at once."""
@@ -341,7 +357,7 @@ class TokenizerManager:
 
     def _fail(self, row: TextRow) -> None:
         """End the request of a row that we could not deliver."""
-        if (owned := self._owners.get(row.rid)) is None:
+        if (owned := self._by_slot.get(row.slot)) is None:
             return
         state, generation = owned
         if row.finish is None and state.dispatched:
@@ -360,12 +376,9 @@ class TokenizerManager:
 
     def _remove(self, state: ReqState, generation: Generation) -> None:
         """Let go of a request that has ended."""
-        del self._owners[state.rid]
-        if state.slot is not None:
-            self._by_slot.pop(state.slot, None)
+        del self._owners[state.rid], self._by_slot[state.slot]
         state.account.release("state", state.cause)
-        if not self._owners:
-            self._idle.set()
+        self._note_idle()
         if generation.finished:
             del self._generations[generation.rid]
             generation.account.release("generation", state.cause)

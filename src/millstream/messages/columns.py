@@ -1,6 +1,6 @@
 """Columns: how most rows of most steps travel, those of requests that simply go on: packed arrays, not an object each.
 
-Both batches use them. A request is named by its slot, a number that the scheduler gives it once. Its first and its last row,
+Both batches use them. A request is named by its slot, a number that its entry worker gives it once. Its first and its last row,
 and every row that says more than "these tokens", are full rows with the rid. A batch has at most one row of a request.
 """
 

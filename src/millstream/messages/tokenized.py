@@ -23,6 +23,7 @@ class TokenizedGenerateReqInput(Struct, kw_only=True, omit_defaults=True, tag="g
     cache_namespace: str = ""
     deadline: float | None = None  # seconds, the clock of `timing`
     progress: bool = False  # answered by `ProgressOutput` up to the first row
+    slot: int = 0  # a number that the entry worker gives each request once: names it where rows travel
     entry: int = 0
     call: str = ""
     timing: Timing

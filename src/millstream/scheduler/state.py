@@ -12,7 +12,6 @@ from millstream.errors import InvariantError
 from millstream.execution.interface import ForwardRow
 from millstream.kv.pool import Lease
 from millstream.messages import TokenizedGenerateReqInput, TokenRow, Usage
-from millstream.messages.columns import SLOTS
 from millstream.observe.ledger import Account
 from millstream.scheduler.finish import EndRule
 
@@ -65,7 +64,7 @@ class Req:
         self.rid = message.rid
         self.account = account  # settled in FINISHED
         self.arrival = arrival  # orders the requests of one scheduler
-        self.slot = arrival % SLOTS  # what it is called in columns
+        self.slot = message.slot
         self.entry = message.entry
         self.call = message.call
         self.token_ids = message.input_ids

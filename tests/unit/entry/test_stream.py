@@ -132,7 +132,7 @@ def test_a_row_that_cannot_be_written_fails_its_own_request_only(monkeypatch: py
 
         monkeypatch.setattr(ChunkWriter, "text", broken)
         usage = Usage(1, 2)
-        entry.engine.handle(BatchStrOutput([TextRow("bad", 1, "boom", [1], usage), TextRow("good", 2, "fine", [1], usage)]))
+        entry.engine.handle(BatchStrOutput([TextRow("bad", 0, "boom", [1], usage), TextRow("good", 1, "fine", [1], usage)]))
         failed = await bad.response()
         assert failed.events[-1].data["error"]["code"] == "engine_error"
         assert [(abort.rid, abort.cause) for abort in entry.engine.aborts] == [("bad", "engine_error")]

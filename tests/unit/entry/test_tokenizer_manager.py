@@ -27,11 +27,13 @@ from millstream.messages import (
     SamplingParams,
     StatsReq,
     Stop,
+    TextColumns,
     TextRow,
     Timing,
     TokenizedGenerateReqInput,
     Usage,
 )
+from millstream.messages.columns import pack_ids, pack_slots
 from millstream.observe.ledger import Ledger
 from millstream.text.digest import digest_of
 from tests.support.asgi import run, until
@@ -455,16 +457,35 @@ def test_stats_come_back_or_time_out() -> None:
     run(scenario())
 
 
+def test_rows_of_an_earlier_request_of_the_same_rid_are_nobody_s() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = lambda sent: engine.accept(sent.rid)
+        first = await submit(manager)
+        manager.fail_all(Failure(503, "The scheduler has died.", "service_unavailable_error", cause="engine_error"))
+        manager.release(first)
+        await submit(manager)
+        old = engine.requests[0].slot
+        manager.handle(BatchStrOutput([TextRow("r", old, "old", [7], Usage(3, 1))]))
+        manager.handle(BatchStrOutput([], [TextColumns(pack_slots([old]), pack_ids([7]), 1, ["old"])]))
+        manager.handle(BatchStrOutput([TextRow("r", old, "", [], Usage(3, 2), Stop(), Timing())]))
+        assert (manager.late_rows_dropped, manager.live_requests) == (3, 1)
+
+    run(scenario())
+
+
 def test_idle_is_waited_for_and_given_up() -> None:
     async def scenario() -> None:
         manager, engine = make()
         assert await manager.wait_idle(1)
         engine.answer = lambda sent: engine.accept(sent.rid)
-        await submit(manager)
+        generation = await submit(manager)
         assert not await manager.wait_idle(0.01)
+        engine.row("r", "", finish=Stop())
+        assert not await manager.wait_idle(0.01)  # its client has not got all of it
         waiting = asyncio.create_task(manager.wait_idle(10))
         await asyncio.sleep(0)
-        engine.row("r", "", finish=Stop())
+        manager.release(generation)
         assert await waiting
 
     run(scenario())

@@ -172,6 +172,7 @@ class Desk:
         self.executor = executor
         self.to_detokenizer = Outbox()
         self.to_entry = Outbox()
+        self._num_submitted = 0
         self.asked_entries: list[int] = []  # the workers that were sent something, one for each message in `to_entry`
         self.pool = KVPool(num_pages=capabilities.num_pages, page_size=capabilities.page_size, share_prefixes=share_prefixes)
         defaults = {
@@ -212,6 +213,7 @@ class Desk:
         **sampling: Any,
     ) -> None:
         """Hand over one request."""
+        self._num_submitted += 1
         self.scheduler.handle(
             TokenizedGenerateReqInput(
                 rid=rid,
@@ -221,6 +223,7 @@ class Desk:
                 cache_namespace=namespace,
                 deadline=deadline,
                 progress=progress,
+                slot=self._num_submitted,
                 entry=entry,
                 call=call,
                 timing=Timing(),

@@ -29,7 +29,7 @@ from tests.unit.scheduler.harness import Outbox, tokenizer
 
 def make_req(sampling: SamplingParams, slot: int = 5, entry: int = 0, max_new: int = 4) -> Req:
     message = TokenizedGenerateReqInput(
-        rid="r", input_ids=[1, 2], sampling=sampling, max_new_tokens=max_new, entry=entry, timing=Timing()
+        rid="r", input_ids=[1, 2], sampling=sampling, max_new_tokens=max_new, slot=slot, entry=entry, timing=Timing()
     )
     rule = EndRule(sampling=sampling, max_new_tokens=max_new, eos_token_ids=frozenset(), tokenizer=tokenizer())
     return Req(message, rule, Ledger("test").open("r"), slot)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from millstream.entry.failure import Failure, RequestFailed
 
 OPEN_PATHS = ("/health", "/ready")  # probes have no keys
-ADMIN_PATHS = ("/server_info",)
+ADMIN_PATHS = ("/server_info", "/debug/ledger")
 
 
 class KeyRing:

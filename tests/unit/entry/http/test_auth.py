@@ -102,6 +102,7 @@ def test_what_shows_or_ends_the_requests_of_others_is_for_admins(
             if response.status == 403:
                 assert response.error["type"] == "permission_error"
         assert tuple(seen) == statuses
+        assert (await ask(entry, "GET", "/debug/ledger", authorization, b"")).status == statuses[1]
         by_prefix = await ask(entry, "POST", "/abort_request", authorization, {"rid": "x", "prefix": True})
         assert by_prefix.status == (404 if statuses[3] == 200 else statuses[3])
 
