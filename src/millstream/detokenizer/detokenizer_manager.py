@@ -227,7 +227,7 @@ def _visible_text(status: DecodeStatus, row: TokenRow) -> str:
     """What this row adds to the text its client may see.
 
     The rows of a request joined are its whole text: everything stable, less what the scheduler says may still become a stop
-    string; at the end the rest, less what it says was matched.
+    string; at the end the rest, less what it says was matched. An aborted text ends where it was, within a character or not.
     """
     finish = row.finish
     if finish is None:
@@ -238,7 +238,7 @@ def _visible_text(status: DecodeStatus, row: TokenRow) -> str:
         matched = finish.matched if isinstance(finish, Stop) else None
         is_stop_token = isinstance(matched, int) and not status.no_stop_trim
         text = status.decoder.push(row.token_ids[:-1] if is_stop_token else row.token_ids)
-        if not isinstance(matched, str):
+        if not isinstance(matched, str) and not isinstance(finish, Abort):
             text += status.decoder.flush()
     status.pending.append(text)
     status.num_pending += len(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 
-from millstream.messages import Stop, TokenRow
+from millstream.messages import Abort, Stop, TokenRow
 from millstream.text.digest import digest_of
 from millstream.text.incremental import IncrementalDecoder
 
@@ -47,7 +47,7 @@ class Witness:
             ids.pop()
         text = self._undecided + self._decoder.push(ids)
         del ids[:]
-        if finish is not None and not isinstance(matched, str):
+        if finish is not None and not isinstance(matched, str) and not isinstance(finish, Abort):
             text += self._decoder.flush()
         self._decide(text, row.held_back)
         return None if finish is None else self._digest

@@ -26,7 +26,8 @@ class TokenRow(Struct, array_like=True, omit_defaults=True, gc=False):
     `held_back` counts characters at the end of all text made so far that must not be shown yet, because they may be the
     start of a stop string. On a final row with `Stop(matched=str)` it counts the characters from where the text is cut
     (the start of the match, or its end with `no_stop_trim`): the detokenizer trims by this evidence and never searches.
-    On a final row with any other reason it is 0. A final `Stop(matched=int)` row's last id is the stop token itself.
+    With `Abort` it is what the last row held back, and stays so. On a final row with any other reason it is 0. The last id of
+    a final `Stop(matched=int)` row is the stop token itself.
     """
 
     rid: str

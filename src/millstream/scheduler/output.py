@@ -71,6 +71,7 @@ class StepOutput:
             self._add_to_columns(req, new_ids)
             return
         row = TokenRow(req.rid, list(new_ids), req.usage, held_back, finish, None if finish is None else req.timing)
+        req.held_back = held_back
         if finish is not None:
             req.final_row = row
             self._undelivered[req.entry, req.rid] = req
@@ -90,6 +91,7 @@ class StepOutput:
             columns = self._columns[req.entry, len(ids)] = array("I"), array("i")
         columns[0].append(req.slot)
         columns[1].extend(ids)
+        req.held_back = 0
 
     def has_row(self, rid: str) -> bool:
         """Whether a full row of `rid` is among those not sent."""

@@ -315,7 +315,8 @@ class Scheduler:
             self._output.add(req, new_ids, held_back=verdict.held_back)
 
     def _end_by_abort(self, req: Req, cause: AbortCause, message: str) -> None:
-        self._finish(req, Abort(cause, message, _ABORT_STATUS[cause]))
+        # what may be the start of a stop string stays back: nobody knows now that it is none
+        self._finish(req, Abort(cause, message, _ABORT_STATUS[cause]), held_back=req.held_back)
 
     def _finish(self, req: Req, reason: FinishReason, new_ids: Sequence[int] = (), *, held_back: int = 0) -> None:
         """End a request: the only way into FINISHED. Gives everything back and makes its one final row."""

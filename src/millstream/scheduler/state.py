@@ -45,6 +45,7 @@ class Req:
         "end_rule",
         "entry",
         "final_row",
+        "held_back",
         "is_prefilling",
         "lease",
         "max_new_tokens",
@@ -75,6 +76,7 @@ class Req:
         self.timing = message.timing
         self.end_rule = end_rule
         self.phase = Phase.WAITING
+        self.held_back = 0  # characters, by its last row
         self.lease: Lease | None = None
         self.num_computed = 0
         self.is_prefilling = True  # positions before the last are still missing: a prompt, or all of it after a retraction

@@ -157,6 +157,17 @@ def test_text_that_stays_held_back_is_not_copied_again_with_every_row(
     assert outbox.text("a") == "".join(pieces) + "end"
 
 
+def test_an_abort_shows_neither_what_may_be_a_stop_nor_half_a_character(
+    tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox
+) -> None:
+    manager.handle(batch(row("a", tokenizer.encode("one EN"), held_back=2), opened=[options("a")]))
+    manager.handle(batch(row("b", tokenizer.encode("Hi 🦕")[:-1]), opened=[options("b")]))
+    manager.handle(batch(row("a", [], held_back=2, finish=Abort("aborted", "")), row("b", [], finish=Abort("aborted", ""))))
+    assert (outbox.text("a"), outbox.text("b")) == ("one ", "Hi ")
+    assert outbox.rows("a")[-1].digest == digest_of("one ")
+    assert outbox.rows("b")[-1].digest == digest_of("Hi ")
+
+
 def test_a_stop_string_is_trimmed_by_its_evidence(tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox) -> None:
     manager.handle(batch(row("a", tokenizer.encode("one E"), held_back=1), opened=[options("a")]))
     manager.handle(batch(row("a", tokenizer.encode("ND two"), held_back=7, finish=Stop("END"))))

@@ -207,3 +207,13 @@ def test_a_row_that_says_more_is_a_full_one() -> None:
     output.send()
     batch = outbox.sent[-1]
     assert (batch.rows[0].held_back, batch.columns) == (2, [])
+
+
+def test_the_last_row_says_what_an_abort_must_keep_back() -> None:
+    output = StepOutput(Outbox())
+    req = make_req(SamplingParams())
+    output.add(req, [1], held_back=2)
+    assert req.held_back == 2
+    output.send()
+    output.add(req, [2])
+    assert req.held_back == 0
