@@ -47,11 +47,6 @@ class EndRule:
         """Ids that the next token may not be, `num_output_tokens` being made."""
         return self._banned if num_output_tokens < self._min else ()
 
-    @property
-    def held_back(self) -> int:
-        """What the last verdict held back, in characters."""
-        return 0 if self._stop_text is None else self._stop_text.held_back
-
     def settle(self, new_ids: Sequence[int], num_output_tokens: int) -> Verdict:
         """Judge the tokens of one step, `num_output_tokens` having been made before it. Mutates the text state."""
         stop_text = self._stop_text
@@ -65,7 +60,7 @@ class EndRule:
                     return Verdict(index + 1, Stop(matched), stop_text.held_back)
             if count >= self._max:
                 return Verdict(index + 1, Length(self._max), 0)
-        return Verdict(len(new_ids), None, self.held_back)
+        return Verdict(len(new_ids), None, 0 if stop_text is None else stop_text.held_back)
 
 
 class _StopText:

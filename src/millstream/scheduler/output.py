@@ -162,5 +162,5 @@ def _from_start(req: Req, received: Received) -> ReplayedRequest:
     if req.final_row is not None:
         row = msgspec.structs.replace(req.final_row, token_ids=made)
     else:
-        row = TokenRow(req.rid, made, req.usage, req.end_rule.held_back)
+        row = TokenRow(req.rid, made, req.usage, req.held_back)
     return ReplayedRequest(_options(req), row, received.num_tokens, received.num_chars)
