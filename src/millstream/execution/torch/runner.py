@@ -18,12 +18,12 @@ from torch import Tensor
 from millstream.checkpoint.locate import ModelSource
 from millstream.checkpoint.weights import open_checkpoint
 from millstream.config import ServerConfig
-from millstream.errors import StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
+from millstream.execution.kv_size import context_limit, machine_memory, pool_pages
 from millstream.execution.sampling import NOT_FINITE, sample
 from millstream.execution.torch.attention import AttentionPlan
 from millstream.execution.torch.decoder import Decoder, StepInput
-from millstream.execution.torch.kv_store import KVStore, default_total_tokens
+from millstream.execution.torch.kv_store import KVStore
 from millstream.execution.torch.loader import load_weights
 
 log = logging.getLogger(__name__)
@@ -128,16 +128,13 @@ def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecu
     target = _Target(torch.device("cuda"), torch.bfloat16) if torch.cuda.is_available() else _cpu(config.threads)
     checkpoint = open_checkpoint(source)
     model = checkpoint.config
-    context_length = config.context_length or model.context_length
-    if context_length > model.context_length:
-        raise StartupError(
-            f"context_length is {context_length}; this model takes at most {model.context_length} tokens.",
-            hint="leave --context-length out",
-        )
-    total_tokens = config.max_total_tokens or default_total_tokens(model, context_length, target.device, target.dtype)
-    num_pages = total_tokens // config.page_size
-    if num_pages < 1:
-        raise StartupError(f"max_total_tokens is {total_tokens}, less than one page of {config.page_size} tokens.")
+    context_length = context_limit(config, model)
+    num_pages = pool_pages(
+        config,
+        context_length=context_length,
+        bytes_per_token=model.num_layers * 2 * model.num_kv_heads * model.head_dim * target.dtype.itemsize,
+        memory=torch.cuda.get_device_properties(target.device).total_memory if target.device.type == "cuda" else machine_memory(),
+    )
     weights = load_weights(checkpoint, target.device, target.dtype)
     store = KVStore(model, num_pages=num_pages, page_size=config.page_size, device=target.device, dtype=target.dtype)
     log.info(
