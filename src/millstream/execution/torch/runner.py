@@ -20,11 +20,12 @@ from millstream.checkpoint.weights import open_checkpoint
 from millstream.config import ServerConfig
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
 from millstream.execution.kv_size import context_limit, machine_memory, pool_pages
-from millstream.execution.sampling import NOT_FINITE, sample
+from millstream.execution.sampling import NOT_FINITE
 from millstream.execution.torch.attention import AttentionPlan
 from millstream.execution.torch.decoder import Decoder, StepInput
 from millstream.execution.torch.kv_store import KVStore
 from millstream.execution.torch.loader import load_weights
+from millstream.execution.verify import sample_with_drafts
 
 log = logging.getLogger(__name__)
 
@@ -53,30 +54,33 @@ class TorchExecutor:
         token_ids: list[list[int]] = [[] for _ in batch.rows]
         if not batch.rows:
             return ForwardOutput(token_ids)
-        sampled = [index for index, row in enumerate(batch.rows) if row.sample]
+        rows = batch.rows
+        sampled = [index for index, row in enumerate(rows) if row.sample]
         output = ForwardOutput(token_ids)
         with torch.inference_mode():
-            hidden = self._hidden(batch.rows)
-            ends = np.cumsum([row.end - row.start for row in batch.rows]) - 1
-            if len(sampled) < len(batch.rows):
-                self._check_chunks(batch.rows, hidden, ends, output)
+            hidden = self._hidden(rows)
+            lasts = np.cumsum([row.reach - row.start for row in rows]) - 1  # each row's last position in the step
+            if len(sampled) < len(rows):
+                self._check_chunks(rows, hidden, lasts, output)
             if not sampled:
                 return output
-            logits = self._decoder.logits(hidden[torch.from_numpy(ends[sampled]).to(self._target.device)]).cpu().numpy()
-        drawn, errors = sample(logits, [batch.rows[index] for index in sampled])
+            drawing = np.concatenate([np.arange(lasts[index] - len(rows[index].draft), lasts[index] + 1) for index in sampled])
+            states = hidden[torch.from_numpy(drawing).to(self._target.device)]
+            self._heal_drafts([rows[index] for index in sampled], states)
+            logits = self._decoder.logits(states).cpu().numpy()
+        drawn, errors = sample_with_drafts(logits, [rows[index] for index in sampled])
         for place, index in enumerate(sampled):
+            output.token_ids[index] = drawn[place]
             if place in errors:
                 output.errors[index] = errors[place]
-                self._heal(batch.rows[index])
-            else:
-                output.token_ids[index] = [drawn[place]]
+                self._heal(rows[index])
         return output
 
     def forward_logits(self, batch: ForwardBatch) -> list[Tensor]:
-        """Run one step without sampling; return each row's float32 logits at all its positions, `[end - start, vocab]`."""
+        """Run one step without sampling; return each row's float32 logits at all its positions, `[reach - start, vocab]`."""
         with torch.inference_mode():
             logits = self._decoder.logits(self._hidden(batch.rows)).cpu()
-        return list(torch.split(logits, [row.end - row.start for row in batch.rows]))
+        return list(torch.split(logits, [row.reach - row.start for row in batch.rows]))
 
     def close(self) -> None:
         """Free the KV tensors; the executor cannot be used after."""
@@ -90,8 +94,9 @@ class TorchExecutor:
         slots: list[int] = []
         for row in rows:
             token_ids.extend(row.token_ids[row.start : row.end])
-            positions.extend(range(row.start, row.end))
-            slots.extend(row.pages[at // page_size] * page_size + at % page_size for at in range(row.start, row.end))
+            token_ids.extend(row.draft)
+            positions.extend(range(row.start, row.reach))
+            slots.extend(row.pages[at // page_size] * page_size + at % page_size for at in range(row.start, row.reach))
         step = StepInput(
             torch.tensor(token_ids, device=device),
             torch.tensor(positions, device=device),
@@ -103,20 +108,32 @@ class TorchExecutor:
         )
         return self._decoder.hidden(step, self._store)
 
-    def _check_chunks(self, rows: Sequence[ForwardRow], hidden: Tensor, ends: NDArray[np.intp], output: ForwardOutput) -> None:
+    def _check_chunks(self, rows: Sequence[ForwardRow], hidden: Tensor, lasts: NDArray[np.intp], output: ForwardOutput) -> None:
         """Find NaN or infinity in prefill chunks: at their last position, which has seen all before it.
 
         Nobody samples there, and KV that is not finite must not become a prefix that others share.
         """
         chunks = [index for index, row in enumerate(rows) if not row.sample]
-        is_finite = torch.isfinite(hidden[torch.from_numpy(ends[chunks]).to(self._target.device)]).all(dim=1).tolist()
+        is_finite = torch.isfinite(hidden[torch.from_numpy(lasts[chunks]).to(self._target.device)]).all(dim=1).tolist()
         for index, fine in zip(chunks, is_finite, strict=True):
             if not fine:
                 output.errors[index] = NOT_FINITE
                 self._heal(rows[index])
 
+    def _heal_drafts(self, rows: Sequence[ForwardRow], states: Tensor) -> None:
+        """Find NaN or infinity at the positions of drafts, `states` of each row's last `1 + len(draft)`.
+
+        What was guessed wrong is no fault of the row's; but its KV stays in the page, where padding meets it.
+        """
+        if not any(row.draft for row in rows):
+            return
+        is_finite = torch.split(torch.isfinite(states).all(dim=1), [1 + len(row.draft) for row in rows])
+        for row, fine in zip(rows, is_finite, strict=True):
+            if row.draft and not bool(fine.all()):
+                self._heal(row)
+
     def _heal(self, row: ForwardRow) -> None:
-        self._store.heal(list(row.pages[: -(-row.end // self._store.page_size)]))
+        self._store.heal(list(row.pages[: -(-row.reach // self._store.page_size)]))
 
 
 def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecutor:
