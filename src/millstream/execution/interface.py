@@ -75,6 +75,7 @@ class Capabilities:
     num_pages: int
     page_size: int  # tokens
     eos_token_ids: frozenset[int]  # from the model's config and generation config
+    executor: str = "custom"  # its name, for people
 
 
 class Executor(Protocol):

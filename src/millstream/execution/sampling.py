@@ -29,6 +29,7 @@ Ids = NDArray[np.intp]
 
 FIRST_CANDIDATES = 512  # how many of the largest logits top_p looks at before it looks at more
 NOT_FINITE = "The model's output is not finite."
+ALL_BANNED = "No token may follow: every one is banned."
 _MASK = (1 << 64) - 1
 
 
@@ -55,10 +56,10 @@ def sample(
         if not (np.isfinite(peaks[index]) and np.isfinite(lowest[index])):
             errors[index] = NOT_FINITE
             token_id = 0
-        elif _is_adjusted(row) or row.sampling.temperature >= GREEDY_BELOW:
+        elif is_adjusted(row) or row.sampling.temperature >= GREEDY_BELOW:
             drawn = _draw(logits[index], row, made[index] if made is not None else ())
             if drawn is None:
-                errors[index] = "No token may follow: every one is banned."
+                errors[index] = ALL_BANNED
             token_id = drawn or 0
         token_ids.append(token_id)
     return token_ids, errors
@@ -100,21 +101,27 @@ def _mix(value: int) -> int:
 
 def _draw(logits: Floats, row: ForwardRow, made: Sequence[int]) -> int | None:
     params = row.sampling
-    if _is_adjusted(row):
-        logits = _adjusted(logits, row, made)
+    if is_adjusted(row):
+        logits = adjusted(logits, row, made)
     best = int(logits.argmax())
     if logits[best] == -np.inf:
         return None
     if params.temperature < GREEDY_BELOW or params.top_k == 1:
         return best
     ids, weights = _candidates(logits, params)
-    arrivals = np.log(uniforms(row.seed, len(row.token_ids) + len(made) - row.num_prompt_tokens, ids))
+    arrivals = np.log(uniforms(row.seed, output_index(row, made), ids))
     with np.errstate(divide="ignore"):  # a weight of 0 never arrives
         arrivals /= weights
     return int(ids[arrivals.argmax()])  # they are negative: the largest is the first to arrive
 
 
-def _is_adjusted(row: ForwardRow) -> bool:
+def output_index(row: ForwardRow, made: Sequence[int]) -> int:
+    """Return how many output tokens come before the one that is drawn, `made` in the same step included."""
+    return len(row.token_ids) + len(made) - row.num_prompt_tokens
+
+
+def is_adjusted(row: ForwardRow) -> bool:
+    """Whether penalties, bias or bans change the row's logits."""
     params = row.sampling
     return bool(
         params.presence_penalty
@@ -125,7 +132,7 @@ def _is_adjusted(row: ForwardRow) -> bool:
     )
 
 
-def _adjusted(logits: Floats, row: ForwardRow, made: Sequence[int]) -> Floats:
+def adjusted(logits: Floats, row: ForwardRow, made: Sequence[int]) -> Floats:
     """Return a copy with penalties, bias and bans."""
     params = row.sampling
     logits = logits.copy()

@@ -209,6 +209,7 @@ def load_scripted_executor(config: ServerConfig) -> ScriptedExecutor:
             num_pages=max(1, pool_tokens // config.page_size),
             page_size=config.page_size,
             eos_token_ids=tokenizer.eos_token_ids,
+            executor="scripted",
         ),
         endless=endless,
         book=None if config.script is None else _book(config.script, tokenizer, endless),

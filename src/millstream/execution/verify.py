@@ -8,35 +8,44 @@ from Transformers via Speculative Decoding", 2023, accept at random because thei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from millstream.execution.interface import ForwardRow
 from millstream.execution.sampling import Floats, sample
 
+# (places, rows, made) -> ids and errors, as `sample` gives them, from the logits at `places` of all positions that may draw
+Draw = Callable[[Sequence[int], Sequence[ForwardRow], Sequence[Sequence[int]]], tuple[list[int], dict[int, str]]]
+
 
 def sample_with_drafts(logits: Floats, rows: Sequence[ForwardRow]) -> tuple[list[list[int]], dict[int, str]]:
+    """Draw from logits `[sum of 1 + len(row.draft), vocab]`, which are not changed, in numpy. See `draw_with_drafts`."""
+
+    def draw(places: Sequence[int], some: Sequence[ForwardRow], made: Sequence[Sequence[int]]) -> tuple[list[int], dict[int, str]]:
+        return sample(logits if len(places) == len(logits) else logits[list(places)], some, made)  # a copy only where it must be
+
+    return draw_with_drafts(rows, draw)
+
+
+def draw_with_drafts(rows: Sequence[ForwardRow], draw: Draw) -> tuple[list[list[int]], dict[int, str]]:
     """Draw the next tokens of every row: one, and one more for each token of its draft that was drawn, too.
 
     Args:
-        logits: `[sum of 1 + len(row.draft), vocab]`: each row's last positions, rows behind one another; not changed.
-        rows: in the same order.
+        rows: those that sample. Each may draw at its last 1 + len(row.draft) positions, rows behind one another.
+        draw: draws the next token of some rows; asked about each place once.
 
     Returns:
         The ids of each row, and a message for every row whose first logits allow none (it then has no ids). Where later ones
         allow none, the row ends before them: the next step finds them as its first.
     """
-    if not any(row.draft for row in rows):
-        drawn, errors = sample(logits, rows)
-        return [[] if index in errors else [token_id] for index, token_id in enumerate(drawn)], errors
     firsts = [0, *accumulate(1 + len(row.draft) for row in rows)]
     made: list[list[int]] = [[] for _ in rows]
     first_errors: dict[int, str] = {}
     going_on = list(range(len(rows)))
     depth = 0
     while going_on:
-        drawn, errors = sample(
-            logits[[firsts[index] + depth for index in going_on]],
+        drawn, errors = draw(
+            [firsts[index] + depth for index in going_on],
             [rows[index] for index in going_on],
             [made[index] for index in going_on],
         )

@@ -7,7 +7,6 @@ Quantised weights, 8-bit activations in groups of 32: not token-identical to flo
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from platformdirs import user_cache_path
+
+from millstream.checkpoint.config import ModelConfig
 from millstream.checkpoint.locate import ModelSource
-from millstream.checkpoint.weights import open_checkpoint
+from millstream.checkpoint.weights import load_model_config, open_checkpoint
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
-from millstream.execution.kv_size import context_limit, machine_memory, pool_pages
+from millstream.execution.machine import context_limit, machine_memory, num_cores, pool_pages
+from millstream.execution.native.availability import find_native, native_module
 from millstream.execution.native.loader import kv_bytes_per_token, load_native_model
+from millstream.execution.native.sampler import StepSampler
 from millstream.execution.sampling import NOT_FINITE
+from millstream.execution.verify import draw_with_drafts
 
 log = logging.getLogger(__name__)
+
+TOKENS_TOGETHER = 16  # the floats that a kernel takes at once, of a head or of a page
 
 Floats = NDArray[np.float32]
 
@@ -38,17 +45,25 @@ class NativeExecutor:
 
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
         """Run one step and sample the rows that ask for it."""
-        output = ForwardOutput([[] for _ in batch.rows])
-        if not batch.rows:
+        rows = batch.rows
+        output = ForwardOutput([[] for _ in rows])
+        if not rows:
             return output
-        self._run(batch.rows, [int(row.sample) for row in batch.rows])
-        self._check_chunks(batch.rows, output)
-        self._sample(batch.rows, output)
+        self._run(rows, [1 + len(row.draft) if row.sample else 0 for row in rows])
+        self._check_states(rows, output)
+        sampled = [index for index, row in enumerate(rows) if row.sample]
+        if sampled:
+            drawn, errors = draw_with_drafts([rows[index] for index in sampled], StepSampler(self._model, self.capabilities.vocab_size))
+            for place, index in enumerate(sampled):
+                output.token_ids[index] = drawn[place]
+                if place in errors:
+                    output.errors[index] = errors[place]
+                    self._heal(rows[index])
         return output
 
     def forward_logits(self, batch: ForwardBatch) -> list[Floats]:
-        """Run one step without sampling; return each row's float32 logits at all its positions, `[end - start, vocab]`."""
-        counts = [row.end - row.start for row in batch.rows]
+        """Run one step without sampling; return each row's float32 logits at all its positions, `[reach - start, vocab]`."""
+        counts = [row.reach - row.start for row in batch.rows]
         self._run(batch.rows, counts)
         logits = self._model.logits()[:, : self.capabilities.vocab_size].copy()
         return np.split(logits, np.cumsum(counts)[:-1])
@@ -61,20 +76,26 @@ class NativeExecutor:
         token_ids: list[int] = []
         parts: list[tuple[int, int, Sequence[int], int]] = []
         for row, outputs in zip(rows, num_outputs, strict=True):
-            start, end = row.start, row.end
-            token_ids += row.token_ids[start:end]
-            parts.append((end - start, start, row.pages, outputs))
+            start = row.start
+            token_ids += row.token_ids[start : row.end]
+            token_ids += row.draft
+            parts.append((row.reach - start, start, row.pages, outputs))
         self._model.forward(np.array(token_ids, dtype=np.int32), parts)
 
-    def _check_chunks(self, rows: Sequence[ForwardRow], output: ForwardOutput) -> None:
-        """Nobody samples from a chunk; KV that is not finite must not become a prefix that others share."""
-        for index, is_finite in enumerate(self._model.rows_finite()):
-            if not is_finite and not rows[index].sample:
-                self._fail(rows[index], index, NOT_FINITE, output)
+    def _check_states(self, rows: Sequence[ForwardRow], output: ForwardOutput) -> None:
+        """Find rows whose last state is NaN or infinite.
 
-    def _fail(self, row: ForwardRow, index: int, message: str, output: ForwardOutput) -> None:
-        output.errors[index] = message
-        for page in row.pages[: -(-row.end // self.capabilities.page_size)]:
+        Nobody samples from a chunk, and KV that is not finite must not become a prefix that others share. A draft that was
+        guessed wrong is no fault of its row's, but what it left in the page must not stay.
+        """
+        for index in self._model.rows_not_finite():
+            row = rows[index]
+            if not row.sample:
+                output.errors[index] = NOT_FINITE
+            self._heal(row)
+
+    def _heal(self, row: ForwardRow) -> None:
+        for page in row.pages[: -(-row.reach // self.capabilities.page_size)]:
             self._model.heal_page(page)
 
 
@@ -84,12 +105,10 @@ def load_native_executor(config: ServerConfig, source: ModelSource) -> NativeExe
     Raises:
         StartupError: the model is broken or not supported, or the options do not fit it.
     """
-    if config.page_size % 16:
-        raise StartupError(f"page_size is {config.page_size}; the native executor needs a multiple of 16.")
     checkpoint = open_checkpoint(source)
     model = checkpoint.config
-    if model.head_dim % 16:
-        raise StartupError(f"the head size is {model.head_dim}; the native executor needs a multiple of 16.", hint="pass --executor torch")
+    if (reason := why_not_native(config, model)) is not None:
+        raise StartupError(f"the native executor cannot run: {reason}.", hint="pass --executor torch")
     context_length = context_limit(config, model)
     kv_type = "fp16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     num_pages = pool_pages(
@@ -99,7 +118,7 @@ def load_native_executor(config: ServerConfig, source: ModelSource) -> NativeExe
     native = load_native_model(
         checkpoint,
         source,
-        cache_dir=Path(config.cache_dir).expanduser() if config.cache_dir else None,
+        cache_dir=Path(config.cache_dir).expanduser() if config.cache_dir else user_cache_path("millstream"),
         kv_type=kv_type,
         num_pages=num_pages,
         page_size=config.page_size,
@@ -117,10 +136,31 @@ def load_native_executor(config: ServerConfig, source: ModelSource) -> NativeExe
             num_pages=num_pages,
             page_size=config.page_size,
             eos_token_ids=model.eos_token_ids,
+            executor="native",
         ),
     )
 
 
-def num_cores() -> int:
-    """Return the cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def describe_native_executor(config: ServerConfig, source: ModelSource) -> str:
+    """What would serve the model of `source`, in a sentence; its weights are not loaded.
+
+    Raises:
+        StartupError: the model is broken or not supported.
+    """
+    model = load_model_config(source)
+    context_length = config.context_length or model.context_length
+    return (
+        f"native kernels ({native_module().instruction_set()}, {config.threads or num_cores()} threads): "
+        f"{model.num_layers} layers, {context_length:,} tokens of context"
+    )
+
+
+def why_not_native(config: ServerConfig, model: ModelConfig) -> str | None:
+    """Say, in a clause, what keeps the native executor from serving this model here; None where nothing does."""
+    if isinstance(found := find_native(), str):
+        return found
+    if config.page_size % TOKENS_TOGETHER:
+        return f"page_size is {config.page_size}, and it needs a multiple of {TOKENS_TOGETHER}"
+    if model.head_dim % TOKENS_TOGETHER:
+        return f"the model's heads have {model.head_dim} dimensions, and it needs a multiple of {TOKENS_TOGETHER}"
+    return None

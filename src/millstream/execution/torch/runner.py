@@ -6,7 +6,6 @@ Float32 on CPU, bfloat16 on CUDA. It owns weights and KV tensors and no fact abo
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,8 +17,9 @@ from torch import Tensor
 from millstream.checkpoint.locate import ModelSource
 from millstream.checkpoint.weights import open_checkpoint
 from millstream.config import ServerConfig
+from millstream.errors import StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
-from millstream.execution.kv_size import context_limit, machine_memory, pool_pages
+from millstream.execution.machine import context_limit, machine_memory, num_cores, pool_pages
 from millstream.execution.sampling import NOT_FINITE
 from millstream.execution.torch.attention import AttentionPlan
 from millstream.execution.torch.decoder import Decoder, StepInput
@@ -143,6 +143,12 @@ def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecu
         StartupError: the model is broken or not supported, or the options do not fit it.
     """
     target = _Target(torch.device("cuda"), torch.bfloat16) if torch.cuda.is_available() else _cpu(config.threads)
+    own_kv = "bf16" if target.dtype is torch.bfloat16 else "fp32"
+    if config.kv_cache_dtype not in ("auto", own_kv):
+        raise StartupError(
+            f"kv_cache_dtype is {config.kv_cache_dtype}; the torch executor keeps keys and values in {own_kv} here.",
+            hint="leave --kv-cache-dtype out, or pass --executor native",
+        )
     checkpoint = open_checkpoint(source)
     model = checkpoint.config
     context_length = context_limit(config, model)
@@ -167,6 +173,7 @@ def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecu
             num_pages=num_pages,
             page_size=config.page_size,
             eos_token_ids=model.eos_token_ids,
+            executor="torch",
         ),
         target=target,
     )
@@ -179,15 +186,11 @@ def describe_torch_executor(config: ServerConfig, source: ModelSource) -> str:
         StartupError: the model is broken or not supported.
     """
     model = open_checkpoint(source).config
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({config.threads or _num_cores()} threads)"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({config.threads or num_cores()} threads)"
     context_length = config.context_length or model.context_length
     return f"torch {torch.__version__} on {device}: {model.num_layers} layers, {context_length:,} tokens of context"
 
 
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _cpu(threads: int) -> _Target:
-    torch.set_num_threads(threads or _num_cores())
+    torch.set_num_threads(threads or num_cores())
     return _Target(torch.device("cpu"), torch.float32)

@@ -142,6 +142,19 @@ class ModelObject {
         model_->forward(tokens.data(), rows_);
     }
 
+    std::vector<int32_t> draw(nb::list rows) {
+        std::vector<Draw> draws;
+        for (nb::handle item : rows) {
+            nb::tuple entry = nb::cast<nb::tuple>(item);
+            const int output = nb::cast<int>(entry[0]);
+            if (output < 0 || output >= model_->num_outputs()) throw std::invalid_argument("no such output");
+            draws.push_back({model_->logits() + size_t(output) * model_->logits_stride(), nb::cast<float>(entry[1]), nb::cast<int32_t>(entry[2]),
+                             nb::cast<float>(entry[3]), nb::cast<float>(entry[4]), nb::cast<uint64_t>(entry[5]), nb::cast<uint64_t>(entry[6])});
+        }
+        nb::gil_scoped_release release;
+        return model_->draw(draws);
+    }
+
     Model& model() { return *model_; }
     void check_page(int page) const {
         if (page < 0 || page >= num_pages_) throw std::invalid_argument("no such page");
@@ -184,12 +197,16 @@ void bind_model(nb::module_& m) {
                  for (const Best& best : self.model().best()) out.append(nb::make_tuple(best.token, best.is_finite));
                  return out;
              })
-        .def("rows_finite",
-             [](ModelObject& self) {
+        .def("rows_not_finite",
+             [](ModelObject& self) {  // indices of rows whose last hidden state has NaN or infinity
                  nb::list out;
-                 for (uint8_t fine : self.model().is_finite()) out.append(bool(fine));
+                 const std::vector<uint8_t>& fine = self.model().is_finite();
+                 for (size_t row = 0; row < fine.size(); ++row)
+                     if (!fine[row]) out.append(row);
                  return out;
              })
+        // rows: (output, temperature, top_k, top_p, min_p, seed, index of the output token) each
+        .def("draw", &ModelObject::draw, nb::arg("rows"))
         .def("copy_page",
              [](ModelObject& self, int from, int to) {
                  self.check_page(from);

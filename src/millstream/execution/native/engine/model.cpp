@@ -60,6 +60,23 @@ size_t Model::kv_bytes_per_page() const {
     return KVLayer{kv_type_, config_.num_kv_heads, config_.head_dim, page_size_, nullptr}.page_bytes();
 }
 
+std::vector<int32_t> Model::draw(const std::vector<Draw>& draws) {
+    struct Work {
+        Model& model;
+        const std::vector<Draw>& draws;
+        std::vector<int32_t> tokens;
+    } work{*this, draws, std::vector<int32_t>(draws.size())};
+    auto run = [](void* context, int, int number, int thread) {
+        Work& work = *static_cast<Work*>(context);
+        const int vocab = work.model.config_.vocab_size;
+        Buffer<float>& scratch = work.model.scratch_[thread].draw;
+        scratch.reserve(draw_scratch_bytes(vocab) / sizeof(float));
+        work.tokens[number] = work.model.k_.draw(work.draws[number], vocab, scratch.data());
+    };
+    pool_.run({{run, 0, int(draws.size())}}, &work);
+    return work.tokens;
+}
+
 void Model::copy_page(int from, int to) {
     for (int layer = 0; layer < config_.num_layers; ++layer) {
         KVLayer store = kv(layer);

@@ -61,6 +61,9 @@ class Model {
     const std::vector<uint8_t>& is_finite() const { return is_finite_; }
     const std::vector<Best>& best() const { return best_; }
 
+    // The next token of each, from the last step's logits.
+    std::vector<int32_t> draw(const std::vector<Draw>& draws);
+
     void copy_page(int from, int to);
     // Zero what is not finite in a page, after a row that made NaN or infinity: whoever gets the page next must not meet it.
     void heal_page(int page);
@@ -85,7 +88,7 @@ class Model {
         std::vector<AttendTask> tasks;
     };
     struct Scratch {  // of one thread
-        Buffer<float> a, b, parts;
+        Buffer<float> a, b, parts, draw;
     };
     struct Split { int token, parts_at, num_parts; };  // a query token whose context several tasks looked at
 

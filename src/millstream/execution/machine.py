@@ -1,8 +1,9 @@
-"""How large a KV pool is where nobody says. Called by executors when they load a model."""
+"""What this machine has, and how large a KV pool is where nobody says. Called by executors when they load a model."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from millstream.checkpoint.config import ModelConfig
 from millstream.config import ServerConfig
@@ -44,3 +45,13 @@ def pool_pages(config: ServerConfig, *, context_length: int, bytes_per_token: in
 def machine_memory() -> int:
     """Return the bytes of memory this machine has."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def num_cores() -> int:
+    """Return the cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def has_gpu() -> bool:
+    """Whether an NVIDIA driver is there. Asks the file system: to ask torch would take seconds and 200 MB."""
+    return Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidiactl").exists()
