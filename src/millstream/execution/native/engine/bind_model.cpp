@@ -218,6 +218,11 @@ void bind_model(nb::module_& m) {
                  self.check_page(page);
                  self.model().heal_page(page);
              })
+        .def("poison_page",
+             [](ModelObject& self, int page) {
+                 self.check_page(page);
+                 self.model().poison_page(page);
+             })
         .def_prop_ro("isa", [](ModelObject& self) { return self.model().kernels().name; })
         .def_prop_ro("threads", [](ModelObject& self) { return self.model().pool().size(); });
 }

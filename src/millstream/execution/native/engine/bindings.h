@@ -9,5 +9,6 @@ void bind_matrix(nanobind::module_& m);
 void bind_attention(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 void bind_model(nanobind::module_& m);
+void bind_thread_pool(nanobind::module_& m);
 
 }  // namespace ms
