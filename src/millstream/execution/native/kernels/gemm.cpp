@@ -13,6 +13,19 @@ namespace ms::MS_ISA {
 
 namespace {
 
+// Memory that is needed soon, asked for bit by bit: the blocks that come next, while these are multiplied.
+struct Prefetch {
+    const uint8_t* next;
+    const uint8_t* end;
+    int bytes_a_step;
+
+    MS_INLINE void step() {
+        if (next >= end) return;
+        for (int i = 0; i < bytes_a_step; i += 64) _mm_prefetch(reinterpret_cast<const char*>(next + i), _MM_HINT_T0);
+        next += bytes_a_step;
+    }
+};
+
 struct TileWork {
     const uint8_t* blocks;  // the first block
     size_t block_bytes;
@@ -21,6 +34,7 @@ struct TileWork {
     const float* bias;  // of the first row, or null
     float* out;         // of the first token and row
     int stride;
+    Prefetch soon;
 };
 
 // The activations of a tile's tokens.
@@ -104,10 +118,12 @@ void tile(const TileWork& work) {
 #pragma GCC unroll 8
         for (int b = 0; b < BLOCKS; ++b) total[t][b] = zero();
     }
+    Prefetch soon = work.soon;
     for (int g = 0; g < rows.x.num_groups; ++g) {
         Group<format> groups[BLOCKS];
 #pragma GCC unroll 8
         for (int b = 0; b < BLOCKS; ++b) groups[b] = Group<format>::find(work.blocks + b * work.block_bytes, g);
+        soon.step();
         add_group(total, rows, g, groups);
     }
 #pragma GCC unroll 8
@@ -120,29 +136,25 @@ void tile(const TileWork& work) {
     }
 }
 
-// Sizes of tiles, by the number of registers: a Dot and a sum for each token and block, weights, inputs and constants beside them.
+// Sizes of tiles, by the number of registers: Dots and a sum for each token and block, weights, inputs and constants beside them. Few
+// tokens wait for memory, which is read fastest from front to back, one block at a time; many profit from inputs that serve two.
 #ifdef __AVX512F__
 template <Format format>
 constexpr int MOST_TOKENS = Group<format>::PARTS == 2 ? 4 : 6;
-constexpr int blocks_for(int tokens) { return tokens <= 2 ? 4 : 2; }
+constexpr int blocks_at_once(int num_tokens) { return num_tokens <= 4 ? 1 : 2; }
 #else
 template <Format format>
 constexpr int MOST_TOKENS = Group<format>::PARTS == 2 ? 2 : 4;
-constexpr int blocks_for(int) { return 1; }
+constexpr int blocks_at_once(int) { return 1; }
 #endif
 
 using Tile = void (*)(const TileWork&);
 
-struct TileShape {
-    int blocks;
-    Tile full;    // `blocks` blocks
-    Tile single;  // one block
-};
-
 template <Format format, std::size_t... t>
-constexpr TileShape shape_for(int tokens, std::index_sequence<t...>) {
-    constexpr TileShape shapes[] = {{blocks_for(t + 1), tile<format, t + 1, blocks_for(t + 1)>, tile<format, t + 1, 1>}...};
-    return shapes[tokens - 1];
+Tile tile_for(int tokens, int blocks, std::index_sequence<t...>) {
+    static constexpr Tile singles[] = {tile<format, t + 1, 1>...};
+    static constexpr Tile pairs[] = {tile<format, t + 1, 2>...};
+    return (blocks == 2 ? pairs : singles)[tokens - 1];
 }
 
 template <Format format>
@@ -150,24 +162,28 @@ void multiply_as(const Matrix& w, int block_begin, int block_end, const Quantize
     // tiles of nearly the same size, as few as possible: 7 tokens are 4 and 3, not 6 and 1
     const int num_tokens = token_end - token_begin;
     const int num_tiles = (num_tokens + MOST_TOKENS<format> - 1) / MOST_TOKENS<format>;
-    const auto shape_of = [](int tokens) { return shape_for<format>(tokens, std::make_index_sequence<MOST_TOKENS<format>>()); };
-    const int blocks_at_once = shape_of((num_tokens + num_tiles - 1) / num_tiles).blocks;
-
-    TileWork work{.blocks = nullptr, .block_bytes = w.bytes_per_block(), .x = &x, .token = 0, .bias = nullptr, .out = nullptr, .stride = stride};
+    const auto first_of = [=](int i) { return static_cast<int>(int64_t(num_tokens) * i / num_tiles); };
+    const size_t block_bytes = w.bytes_per_block();
     // blocks outside, tokens inside: the weights of a tile stay in the first cache while the tokens pass
     for (int block = block_begin; block < block_end;) {
-        const bool full = block_end - block >= blocks_at_once;
-        work.blocks = w.data + size_t(block) * work.block_bytes;
-        work.bias = w.bias ? w.bias + size_t(block) * BLOCK_ROWS : nullptr;
+        const int blocks = std::min(blocks_at_once(num_tokens), block_end - block);
+        const uint8_t* const data = w.data + size_t(block) * block_bytes;
+        const size_t share = blocks * block_bytes / num_tiles;  // of the next blocks, for each tile to ask for
         for (int i = 0; i < num_tiles; ++i) {
-            const int first = num_tokens * i / num_tiles;  // at most a few thousand tokens: no overflow
-            const int count = num_tokens * (i + 1) / num_tiles - first;
-            work.token = token_begin + first;
-            work.out = out + size_t(first) * stride + size_t(block - block_begin) * BLOCK_ROWS;
-            const TileShape shape = shape_of(count);
-            (full ? shape.full : shape.single)(work);
+            const uint8_t* const soon = data + blocks * block_bytes + i * share;
+            const TileWork work{
+                .blocks = data,
+                .block_bytes = block_bytes,
+                .x = &x,
+                .token = token_begin + first_of(i),
+                .bias = w.bias ? w.bias + size_t(block) * BLOCK_ROWS : nullptr,
+                .out = out + size_t(first_of(i)) * stride + size_t(block - block_begin) * BLOCK_ROWS,
+                .stride = stride,
+                .soon = {soon, soon + share, static_cast<int>((share / x.num_groups + 63) / 64 * 64)},
+            };
+            tile_for<format>(first_of(i + 1) - first_of(i), blocks, std::make_index_sequence<MOST_TOKENS<format>>())(work);
         }
-        block += full ? blocks_at_once : 1;
+        block += blocks;
     }
 }
 

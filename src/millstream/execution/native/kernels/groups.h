@@ -29,11 +29,11 @@ struct Group;
 
 template <>
 struct Group<Format::q4> {
-    static constexpr int BITS = 4, ZERO = 8, PARTS = 1;
+    static constexpr int BITS = 4, ZERO = 8, PARTS = 1, BYTES = 288;
     static constexpr bool HAS_MINIMUM = false;
     const uint8_t* at;
 
-    static MS_INLINE Group find(const uint8_t* block, int g) { return {block + size_t(g) * 288}; }
+    static MS_INLINE Group find(const uint8_t* block, int g) { return {block + size_t(g) * BYTES}; }
     template <int j>
     MS_INLINE TwoQuads quads() const {
         return split_nibbles(at, j);
@@ -43,11 +43,11 @@ struct Group<Format::q4> {
 
 template <>
 struct Group<Format::q4_min> {
-    static constexpr int BITS = 4, ZERO = 0, PARTS = 1;
+    static constexpr int BITS = 4, ZERO = 0, PARTS = 1, BYTES = 320;
     static constexpr bool HAS_MINIMUM = true;
     const uint8_t* at;
 
-    static MS_INLINE Group find(const uint8_t* block, int g) { return {block + size_t(g) * 320}; }
+    static MS_INLINE Group find(const uint8_t* block, int g) { return {block + size_t(g) * BYTES}; }
     template <int j>
     MS_INLINE TwoQuads quads() const {
         return split_nibbles(at, j);
@@ -58,11 +58,11 @@ struct Group<Format::q4_min> {
 
 template <>
 struct Group<Format::q8> {
-    static constexpr int BITS = 8, ZERO = 128, PARTS = 1;
+    static constexpr int BITS = 8, ZERO = 128, PARTS = 1, BYTES = 544;
     static constexpr bool HAS_MINIMUM = false;
     const uint8_t* at;
 
-    static MS_INLINE Group find(const uint8_t* block, int g) { return {block + size_t(g) * 544}; }
+    static MS_INLINE Group find(const uint8_t* block, int g) { return {block + size_t(g) * BYTES}; }
     template <int j>
     MS_INLINE TwoQuads quads() const {
         return {load_quad(at + 64 * j), load_quad(at + 64 * (j + 4))};
@@ -72,14 +72,14 @@ struct Group<Format::q8> {
 
 template <>
 struct Group<Format::q4_k> {
-    static constexpr int BITS = 4, ZERO = 0, PARTS = 1;
+    static constexpr int BITS = 4, ZERO = 0, PARTS = 1, BYTES = NIBBLE_BYTES + 32;
     static constexpr bool HAS_MINIMUM = true;
     const uint8_t* super;
     const uint8_t* at;
 
     static MS_INLINE Group find(const uint8_t* block, int g) {
         const uint8_t* super = block + size_t(g / SUPER_GROUPS) * 2368;
-        return {super, super + 64 + size_t(g % SUPER_GROUPS) * (NIBBLE_BYTES + 32)};
+        return {super, super + 64 + size_t(g % SUPER_GROUPS) * BYTES};
     }
     template <int j>
     MS_INLINE TwoQuads quads() const {
@@ -91,14 +91,14 @@ struct Group<Format::q4_k> {
 
 template <>
 struct Group<Format::q6_k> {
-    static constexpr int BITS = 6, ZERO = 32, PARTS = 2;
+    static constexpr int BITS = 6, ZERO = 32, PARTS = 2, BYTES = NIBBLE_BYTES + 128 + 32;
     static constexpr bool HAS_MINIMUM = false;
     const uint8_t* super;
     const uint8_t* at;
 
     static MS_INLINE Group find(const uint8_t* block, int g) {
         const uint8_t* super = block + size_t(g / SUPER_GROUPS) * 3360;
-        return {super, super + 32 + size_t(g % SUPER_GROUPS) * (NIBBLE_BYTES + 128 + 32)};
+        return {super, super + 32 + size_t(g % SUPER_GROUPS) * BYTES};
     }
     template <int j>
     MS_INLINE TwoQuads quads() const {
