@@ -75,7 +75,7 @@ ISAS = [isa for isa in ("avx512", "avx2") if has(isa)]
 def random_tensor(
     generator: np.random.Generator, kind: str, rows: int, inputs: int, exponents: tuple[float, float] = (-14, 4)
 ) -> TensorInfo:
-    """Random bytes, with finite scales of both signs whose powers of two lie between `exponents`; -24 to 15 is all that fp16 has."""
+    """Random bytes, with scales of both signs whose powers of two lie between `exponents`; fp16 has -24 to 15."""
     block = BLOCKS[kind]
     raw = generator.integers(0, 256, (rows * inputs // block.size, block.bytes), dtype=np.uint8)
     for offset in HALVES[kind]:
@@ -118,7 +118,7 @@ def multiply(
 
 
 def exact_product(tensor: TensorInfo, x: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The product in float64, and how far float32 arithmetic may be from it: an operation errs by 2^-24 of the sum of absolute terms."""
+    """The product in float64, and a bound for float32: each operation errs by 2^-24 of the sum of absolute terms."""
     weights = dequantize(tensor, np.empty(tensor.shape, np.float64))
     without_minimum = weights
     if tensor.type in MINIMUM:

@@ -140,22 +140,21 @@ def test_a_poisoned_token_stays_poisoned_and_alone(isa: str, kind: str) -> None:
 def test_arrays_of_other_sizes_are_refused() -> None:
     packed, x = case("Q4_0", 32, 2, 3)
     out = np.zeros((3, 32), np.float32)
-    ok = dict(
-        isa=ISAS[0], format="q4", data=packed.data, rows=32, inputs=64, bias=None, block_begin=0, block_end=2, token_begin=0, token_end=3, out=out
-    ) | x._asdict()  # fmt: skip
+    ok = {"isa": ISAS[0], "format": "q4", "data": packed.data, "rows": 32, "inputs": 64, "bias": None} | x._asdict()
+    ok |= {"block_begin": 0, "block_end": 2, "token_begin": 0, "token_end": 3, "out": out}
     native.multiply(**ok)
     wrong = {
-        "no instruction set": dict(isa="mmx"),
-        "unknown name": dict(format="q5"),
-        "not padded": dict(rows=31),
-        "another size": dict(data=packed.data[1:]),
-        "whole groups": dict(q=x.q[:, :48].copy()),
-        "one a group": dict(sum=x.sum[:2]),
+        "no instruction set": {"isa": "mmx"},
+        "unknown name": {"format": "q5"},
+        "not padded": {"rows": 31},
+        "another size": {"data": packed.data[1:]},
+        "whole groups": {"q": x.q[:, :48].copy()},
+        "one a group": {"sum": x.sum[:2]},
         "other inputs": case("Q4_0", 32, 3, 3)[1]._asdict(),
-        "not all of this matrix": dict(block_end=3),
-        "not all of these": dict(token_end=4),
-        "too small": dict(out=out[:2]),
-        "another length": dict(bias=np.zeros(31, np.float32)),
+        "not all of this matrix": {"block_end": 3},
+        "not all of these": {"token_end": 4},
+        "too small": {"out": out[:2]},
+        "another length": {"bias": np.zeros(31, np.float32)},
     }
     for message, change in wrong.items():
         with pytest.raises(ValueError, match=message):

@@ -92,16 +92,17 @@ def test_a_float_that_eight_bits_cannot_hold_is_refused(bad: float) -> None:
 def test_arrays_of_other_sizes_are_refused() -> None:
     tensor = tensor_of(("Q4_0", 20, 2, 0))
     out = np.zeros(native.packed_bytes("q4", 20, 64), np.uint8)
-    ok = dict(type="Q4_0", stored=tensor.data, rows=20, inputs=64, order=None, block_begin=0, block_end=2, out=out)
+    ok = {"type": "Q4_0", "stored": tensor.data, "rows": 20, "inputs": 64, "order": None}
+    ok |= {"block_begin": 0, "block_end": 2, "out": out}
     native.pack_gguf(**ok)
     wrong = {
-        "unknown name": dict(type="Q5_0"),
-        "whole stored blocks": dict(inputs=63),
-        "not rows times inputs": dict(stored=tensor.data[1:]),
-        "another size": dict(out=out[:-1]),
-        "not all of this matrix": dict(block_end=3),
-        "another length": dict(order=np.arange(19, dtype=np.int32)),
-        "does not exist": dict(order=np.arange(1, 21, dtype=np.int32)),
+        "unknown name": {"type": "Q5_0"},
+        "whole stored blocks": {"inputs": 63},
+        "not rows times inputs": {"stored": tensor.data[1:]},
+        "another size": {"out": out[:-1]},
+        "not all of this matrix": {"block_end": 3},
+        "another length": {"order": np.arange(19, dtype=np.int32)},
+        "does not exist": {"order": np.arange(1, 21, dtype=np.int32)},
     }
     for message, change in wrong.items():
         with pytest.raises(ValueError, match=message):

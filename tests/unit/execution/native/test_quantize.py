@@ -1,4 +1,4 @@
-"""The quantisation of activations: 32 to a scale, the same on every instruction set, and nothing that is not finite gets lost."""
+"""The quantisation of activations: 32 to a scale, equal on every instruction set, and nothing that is not finite gets lost."""
 
 from __future__ import annotations
 
