@@ -148,8 +148,8 @@ class ModelObject {
             nb::tuple entry = nb::cast<nb::tuple>(item);
             const int output = nb::cast<int>(entry[0]);
             if (output < 0 || output >= model_->num_outputs()) throw std::invalid_argument("no such output");
-            draws.push_back({model_->logits() + size_t(output) * model_->logits_stride(), nb::cast<float>(entry[1]), nb::cast<int32_t>(entry[2]),
-                             nb::cast<float>(entry[3]), nb::cast<float>(entry[4]), nb::cast<uint64_t>(entry[5]), nb::cast<uint64_t>(entry[6])});
+            draws.push_back({model_->logits() + size_t(output) * model_->logits_stride(), nb::cast<double>(entry[1]), nb::cast<int32_t>(entry[2]),
+                             nb::cast<double>(entry[3]), nb::cast<double>(entry[4]), nb::cast<uint64_t>(entry[5]), nb::cast<uint64_t>(entry[6])});
         }
         nb::gil_scoped_release release;
         return model_->draw(draws);
