@@ -32,3 +32,19 @@ def native_embedded(native: ModuleType, cache_dir: Path) -> Iterator[NativeExecu
     executor = load_native(resolve_model("embedded"), cache_dir=str(cache_dir), threads=2, max_total_tokens=8192)
     yield executor
     executor.close()
+
+
+@pytest.fixture(scope="session", params=["avx512", "avx2"])
+def isa(request: pytest.FixtureRequest, native: ModuleType) -> str:
+    """Each instruction set in turn."""
+    name: str = request.param
+    if name == "avx512" and native.instruction_set() != "avx512":
+        pytest.skip("this CPU has no AVX-512 VNNI")
+    return name
+
+
+@pytest.fixture(scope="session")
+def both_isas(native: ModuleType) -> tuple[str, str]:
+    if native.instruction_set() != "avx512":
+        pytest.skip("this CPU has no AVX-512 VNNI to compare AVX2 with")
+    return "avx512", "avx2"

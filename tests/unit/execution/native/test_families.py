@@ -15,7 +15,13 @@ from tests.unit.execution.torch.families import SIZES, families, model_of
 from tests.unit.execution.torch.steps import cuts, shuffled_pages
 
 # nothing is a multiple of what the kernels take at once: 2.5 groups of inputs, 4.5 blocks of feed-forward rows, 7.5 of the vocabulary
-NATIVE_SIZES = SIZES | {"hidden_size": 80, "intermediate_size": 72, "num_attention_heads": 5, "num_key_value_heads": 1, "vocab_size": 120}
+NATIVE_SIZES = SIZES | {
+    "hidden_size": 80,
+    "intermediate_size": 72,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 1,
+    "vocab_size": 120,
+}
 GROUPED = NATIVE_SIZES | {"hidden_size": 192, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32}
 FAMILIES = families(NATIVE_SIZES)
 TOKENS = 53

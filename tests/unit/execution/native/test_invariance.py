@@ -73,14 +73,20 @@ def test_drafts_change_how_many_tokens_a_step_brings_and_never_which(native_embe
     assert native_embedded.forward(ForwardBatch([guess])).token_ids == [plain[:4]]
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(temperature=0.0), SamplingParams(temperature=0.8, top_p=0.9)], ids=["greedy", "drawn"])
-def test_a_request_computed_again_after_a_retraction_draws_the_same(native_embedded: NativeExecutor, sampling: SamplingParams) -> None:
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(temperature=0.0), SamplingParams(temperature=0.8, top_p=0.9)], ids=["greedy", "drawn"]
+)
+def test_a_request_computed_again_after_a_retraction_draws_the_same(
+    native_embedded: NativeExecutor, sampling: SamplingParams
+) -> None:
     first, again = (list(pages) for pages in shuffled_pages(native_embedded, 100, 100))
     prompt, ids, start = PROMPT[:50], list(PROMPT[:50]), 0
     for _ in range(10):
         ids += _step(native_embedded, row(ids, first, start, num_prompt_tokens=50, sampling=sampling, seed=3))
         start = len(ids) - 1
-    assert _step(native_embedded, row(ids[:56], again, 0, num_prompt_tokens=len(prompt), sampling=sampling, seed=3)) == ids[56:57]
+    assert (
+        _step(native_embedded, row(ids[:56], again, 0, num_prompt_tokens=len(prompt), sampling=sampling, seed=3)) == ids[56:57]
+    )
 
 
 def _step(executor: NativeExecutor, only: ForwardRow) -> list[int]:

@@ -1,41 +1,24 @@
 // Attention, norms and activations one kernel at a time, over numpy arrays: for tests. The model calls the kernels itself.
-#include <algorithm>
-#include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include "kernels/dispatch.h"
+#include "arrays.h"
+#include "bindings.h"
 
 namespace nb = nanobind;
 
 namespace ms {
 namespace {
 
-template <typename T, int dimensions>
-using Array = nb::ndarray<T, nb::ndim<dimensions>, nb::c_contig, nb::device::cpu>;
-using Floats = Array<float, 1>;
-using ConstFloats = Array<const float, 1>;
-using Ints = Array<const int32_t, 1>;
+using Floats = Column<float>;
+using ConstFloats = Column<const float>;
+using Ints = Column<const int32_t>;
 
-const Kernels& kernels_named(const std::string& isa) {
-    const Kernels* kernels = find_kernels(isa.c_str());
-    if (!kernels) throw std::invalid_argument("no kernels for " + (isa.empty() ? std::string("this machine") : isa));
-    return *kernels;
-}
-
-template <typename T>
-T* pointer(const std::optional<Array<T, 1>>& array) { return array ? array->data() : nullptr; }
-
-void require(bool is_so, const char* what) {
-    if (!is_so) throw std::invalid_argument(what);
-}
+const float* pointer(const std::optional<ConstFloats>& array) { return array ? array->data() : nullptr; }
 
 Activation activation_named(const std::string& name) {
     if (name == "silu") return Activation::silu;
@@ -82,15 +65,6 @@ private:
     std::vector<uint8_t> memory_;
 };
 
-// arrays of a shape that own their memory
-nb::ndarray<nb::numpy, float> new_floats(std::initializer_list<size_t> shape, float** data) {
-    size_t size = 1;
-    for (size_t length : shape) size *= length;
-    *data = new float[size];
-    nb::capsule owner(*data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
-    return {*data, shape, owner};
-}
-
 nb::tuple attend(const std::string& isa, const KVPages& kv, Array<const float, 3> q, Ints pages, int position, int kv_head, int window, float scale,
                  float softcap, int part_begin, int part_end) {
     const int head_dim = kv.layer().head_dim, count = int(q.shape(0)), group = int(q.shape(1));
@@ -99,9 +73,9 @@ nb::tuple attend(const std::string& isa, const KVPages& kv, Array<const float, 3
     kv.require_pages(pages, position + count - 1);
     const size_t parts = part_end - part_begin;
     float *part_max, *part_sum, *part_out;
-    auto max = new_floats({q.shape(0), q.shape(1), parts}, &part_max);
-    auto sum = new_floats({q.shape(0), q.shape(1), parts}, &part_sum);
-    auto out = new_floats({q.shape(0), q.shape(1), parts, size_t(head_dim)}, &part_out);
+    auto max = new_array<float>({q.shape(0), q.shape(1), parts}, &part_max);
+    auto sum = new_array<float>({q.shape(0), q.shape(1), parts}, &part_sum);
+    auto out = new_array<float>({q.shape(0), q.shape(1), parts, size_t(head_dim)}, &part_out);
     Attend work = {q.data(), group * head_dim, group, count, position, pages.data(), kv_head, window, scale, softcap, part_begin, part_end,
                    int(parts), part_max, part_sum, part_out};
     const Kernels& kernels = kernels_named(isa);
@@ -116,7 +90,7 @@ nb::object merge(const std::string& isa, ConstFloats part_max, ConstFloats part_
     const size_t parts = part_out.shape(0), head_dim = part_out.shape(1);
     require(part_max.size() == parts && part_sum.size() == parts && parts > 0 && head_dim % 16 == 0, "one largest score and one sum a part");
     float* merged;
-    auto out = new_floats({head_dim}, &merged);
+    auto out = new_array<float>({head_dim}, &merged);
     kernels_named(isa).merge(part_max.data(), part_sum.data(), part_out.data(), int(parts), int(head_dim), merged);
     return nb::cast(out);
 }
@@ -126,7 +100,7 @@ nb::object add_norm(const std::string& isa, Floats states, std::optional<ConstFl
     const size_t n = states.size();
     require(weight.size() == n && (!delta || delta->size() == n) && (!delta_weight || delta_weight->size() == n), "arrays of one length");
     float* normed;
-    auto out = new_floats({n}, &normed);
+    auto out = new_array<float>({n}, &normed);
     kernels_named(isa).add_norm(states.data(), pointer(delta), pointer(delta_weight), weight.data(), eps, int(n), normed);
     return nb::cast(out);
 }
@@ -134,7 +108,7 @@ nb::object add_norm(const std::string& isa, Floats states, std::optional<ConstFl
 nb::object gate(const std::string& isa, const std::string& activation, ConstFloats gate, ConstFloats up) {
     require(gate.size() == up.size(), "arrays of one length");
     float* gated;
-    auto out = new_floats({gate.size()}, &gated);
+    auto out = new_array<float>({gate.size()}, &gated);
     kernels_named(isa).gate(activation_named(activation), gate.data(), up.data(), int(gate.size()), gated);
     return nb::cast(out);
 }

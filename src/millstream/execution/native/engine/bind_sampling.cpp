@@ -1,44 +1,29 @@
 // Sampling for Python: rows of logits to token ids.
 #include <memory>
-#include <stdexcept>
 #include <string>
 
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
-#include "kernels/dispatch.h"
+#include "arrays.h"
+#include "bindings.h"
 
 namespace nb = nanobind;
 
 namespace ms {
 namespace {
 
-template <typename T>
-using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Logits = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Logits = Array<const float, 2>;
 
-const Kernels& kernels_named(const std::string& isa) {
-    const Kernels* kernels = find_kernels(isa.c_str());
-    if (!kernels) throw std::invalid_argument("no kernels for " + (isa.empty() ? std::string("this machine") : isa));
-    return *kernels;
-}
-
-template <typename T>
-nb::ndarray<nb::numpy, T, nb::ndim<1>> to_numpy(std::unique_ptr<T[]> values, size_t size) {
-    T* data = values.release();
-    nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
-    return {data, {size}, owner};
-}
-
-nb::object draw_rows(Logits logits, Column<double> temperature, Column<int32_t> top_k, Column<double> top_p, Column<double> min_p,
-                     Column<uint64_t> seed, Column<uint64_t> index, const std::string& isa) {
+nb::object draw_rows(Logits logits, Column<const double> temperature, Column<const int32_t> top_k, Column<const double> top_p, Column<const double> min_p,
+                     Column<const uint64_t> seed, Column<const uint64_t> index, const std::string& isa) {
     const Kernels& kernels = kernels_named(isa);
     const size_t rows = logits.shape(0);
     for (size_t size : {temperature.size(), top_k.size(), top_p.size(), min_p.size(), seed.size(), index.size()})
-        if (size != rows) throw std::invalid_argument("one parameter of each kind for every row");
+        require(size == rows, "one parameter of each kind for every row");
     const int vocab = static_cast<int>(logits.shape(1));
-    auto ids = std::make_unique<int32_t[]>(rows);
+    require(vocab > 0, "logits of no tokens");
+    int32_t* ids;
+    auto drawn = new_array<int32_t>({rows}, &ids);
     {
         nb::gil_scoped_release released;
         std::unique_ptr<uint8_t[]> scratch(new uint8_t[draw_scratch_bytes(vocab)]);
@@ -47,15 +32,17 @@ nb::object draw_rows(Logits logits, Column<double> temperature, Column<int32_t> 
             ids[i] = kernels.draw(row, vocab, scratch.get());
         }
     }
-    return nb::cast(to_numpy(std::move(ids), rows));
+    return nb::cast(drawn);
 }
 
 nb::object argmax_rows(Logits logits, const std::string& isa) {
     const Kernels& kernels = kernels_named(isa);
     const size_t rows = logits.shape(0), vocab = logits.shape(1);
-    auto ids = std::make_unique<int32_t[]>(rows);
-    auto largest = std::make_unique<float[]>(rows);
-    auto finite = std::make_unique<bool[]>(rows);
+    require(vocab > 0, "logits of no tokens");
+    int32_t* ids;
+    float* largest;
+    bool* finite;
+    auto result = nb::make_tuple(new_array<int32_t>({rows}, &ids), new_array<float>({rows}, &largest), new_array<bool>({rows}, &finite));
     {
         nb::gil_scoped_release released;
         for (size_t i = 0; i < rows; ++i) {
@@ -65,7 +52,7 @@ nb::object argmax_rows(Logits logits, const std::string& isa) {
             finite[i] = best.is_finite;
         }
     }
-    return nb::make_tuple(to_numpy(std::move(ids), rows), to_numpy(std::move(largest), rows), to_numpy(std::move(finite), rows));
+    return result;
 }
 
 }  // namespace

@@ -284,9 +284,7 @@ void merge(const float* part_max, const float* part_sum, const float* part_out, 
     float total = 0;
     for (int p = 0; p < num_parts; ++p) {
         F16x factor = exp(set1(part_max[p] - most));  // 1 exactly for a part alone
-        float one;
-        store_first(1, &one, factor);
-        total = std::fma(part_sum[p], one, total);
+        total = std::fma(part_sum[p], first_lane(factor), total);
         for (int d = 0; d < head_dim; d += LANES) store(out + d, fma(load(part_out + size_t(p) * head_dim + d), factor, load(out + d)));
     }
     for (int d = 0; d < head_dim; d += LANES) store(out + d, load(out + d) / set1(total));

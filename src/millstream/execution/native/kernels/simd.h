@@ -167,6 +167,8 @@ MS_INLINE __m256 high_half(F16x a) { return a.hi; }
 
 #endif
 
+MS_INLINE float first_lane(F16x a) { return _mm256_cvtss_f32(low_half(a)); }
+
 // the sixteen lanes as a tree: halves, quarters, pairs
 MS_INLINE float sum(F16x a) {
     __m256 eight = _mm256_add_ps(low_half(a), high_half(a));
