@@ -73,9 +73,7 @@ def pack_matrices(checkpoint: Checkpoint, plans: Sequence[MatrixPlan], out: Byte
     """
     with ThreadPoolExecutor(threads) as pool:
         tasks = [
-            pool.submit(task)
-            for plan in plans
-            for task in _tasks(checkpoint, plan, out[plan.offset : plan.offset + plan.size])
+            pool.submit(task) for plan in plans for task in _tasks(checkpoint, plan, out[plan.offset : plan.offset + plan.size])
         ]
         for task in tasks:
             task.result()
