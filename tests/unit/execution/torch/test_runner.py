@@ -14,8 +14,8 @@ from millstream.checkpoint.weights import load_model_config
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import ForwardBatch
+from millstream.execution.machine import pool_pages
 from millstream.execution.registry import load_executor
-from millstream.execution.torch.kv_store import default_total_tokens
 from millstream.execution.torch.runner import TorchExecutor
 from millstream.messages.sampling import SamplingParams
 from tests.unit.execution.torch.families import make_model
@@ -124,8 +124,10 @@ def test_the_default_pool_holds_eight_contexts_where_memory_allows(folder: Path)
 
 def test_the_default_pool_stays_within_2_gib() -> None:
     config = load_model_config(resolve_model("embedded"))
-    tokens = default_total_tokens(config, 10**6, torch.device("cpu"), torch.float32)
-    assert tokens * 30 * 2 * 3 * 64 * 4 <= 2 << 30
+    bytes_per_token = config.num_layers * 2 * config.num_kv_heads * config.head_dim * 4
+    options = ServerConfig(page_size=16)
+    pages = pool_pages(options, context_length=10**6, bytes_per_token=bytes_per_token, memory=1 << 40)
+    assert (2 << 30) - 16 * bytes_per_token <= pages * 16 * bytes_per_token <= 2 << 30
 
 
 @pytest.mark.parametrize(
