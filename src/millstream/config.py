@@ -41,8 +41,9 @@ class ServerConfig:
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may use the server, such as `https://chat.example.com`, or `*`. Default: none (CORS)."""
 
-    executor: Literal["torch", "scripted"] = "torch"
-    """What computes tokens: `torch` (a real model) or `scripted` (a stand-in that needs no model)."""
+    executor: Literal["auto", "native", "torch", "scripted"] = "auto"
+    """What computes tokens: `native` (our CPU kernels), `torch` (fp32 on CPU, or a GPU) or `scripted` (a stand-in that needs no
+    model). `auto`: native where it can run and there is no GPU, else torch."""
     script: str | None = None
     """Scripted executor: a JSON file of rules, or `inline` to read the script from each prompt."""
     scripted_step_ms: float = 0.0
@@ -57,7 +58,12 @@ class ServerConfig:
     max_total_tokens: int | None = None
     """Tokens the KV pool holds. Default: 8 contexts, within a quarter of the memory and 2 GiB."""
     page_size: int = 16
-    """Tokens in a KV page."""
+    """Tokens in a KV page; a multiple of 16 for the native executor."""
+    kv_cache_dtype: Literal["auto", "fp16", "fp32", "int8"] = "auto"
+    """How keys and values are kept. `auto`: fp16 in the native executor; torch keeps what it computes in, and takes no
+    other."""
+    cache_dir: str | None = None
+    """Where packed weights are kept for the next start. Default: the user's cache directory, such as ~/.cache/millstream."""
     disable_radix_cache: bool = False
     """Do not reuse the KV of shared prompt prefixes."""
     max_running_requests: int = 64

@@ -93,7 +93,7 @@ def _engine_info(server: ServerConfig, executor: Executor, tokenizer: Tokenizer)
         num_pages=capabilities.num_pages,
         page_size=capabilities.page_size,
         max_running_requests=server.max_running_requests,
-        executor=server.executor,
+        executor=capabilities.executor,
     )
 
 

@@ -1,6 +1,7 @@
 """AttentionPlan: how the rows of one step attend over paged KV. Planned once a step, used by every layer with the same window.
 
-Decodes of like length share one padded gather and one attention call; a prefill chunk is a call of its own.
+Decodes of like length share one padded gather and one attention call; a prefill chunk is a call of its own, and so is a decode
+with a draft.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class AttentionPlan:
         decodes: list[tuple[int, int, ForwardRow]] = []  # tokens seen, place in the step, row
         place = 0
         for row in rows:
-            count = row.end - row.start
+            count = row.reach - row.start
             if count == 1:
                 first = self._first_page(row)
                 decodes.append((row.end - first * page_size, place, row))
@@ -96,8 +97,8 @@ class AttentionPlan:
     def _prefill(self, row: ForwardRow, place: int) -> _Group:
         first = self._first_page(row)
         offset = first * self._page_size
-        count, length = row.end - row.start, row.end - offset
-        pages = torch.tensor([list(row.pages[first : -(-row.end // self._page_size)])], device=self._device)
+        count, length = row.reach - row.start, row.reach - offset
+        pages = torch.tensor([list(row.pages[first : -(-row.reach // self._page_size)])], device=self._device)
         tokens = slice(place, place + count)
         if row.start == 0 and (self._window is None or length <= self._window):
             return _Group(tokens, pages, length, None, False, True)

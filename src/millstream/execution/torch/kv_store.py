@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from millstream.checkpoint.config import ModelConfig
-
-DEFAULT_CONTEXTS = 8
-MAX_DEFAULT_BYTES = 2 << 30
-MEMORY_SHARE = 4  # the default pool takes a quarter of memory at most
 
 
 class KVStore:
@@ -53,18 +48,3 @@ def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> 
         flat: Tensor = torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype)
         return flat.view(shape)
     return torch.zeros(shape, device=device, dtype=dtype)
-
-
-def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Return the KV bytes a token takes in all layers."""
-    return config.num_layers * 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
-
-
-def default_total_tokens(config: ModelConfig, context_length: int, device: torch.device, dtype: torch.dtype) -> int:
-    """Return the tokens of the default pool: 8 contexts, within a quarter of the device's memory and 2 GiB."""
-    if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
-    else:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    budget = min(MAX_DEFAULT_BYTES, memory // MEMORY_SHARE)
-    return min(DEFAULT_CONTEXTS * context_length, budget // bytes_per_token(config, dtype))

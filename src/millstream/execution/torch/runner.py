@@ -6,7 +6,6 @@ Float32 on CPU, bfloat16 on CUDA. It owns weights and KV tensors and no fact abo
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,11 +19,13 @@ from millstream.checkpoint.weights import open_checkpoint
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
-from millstream.execution.sampling import NOT_FINITE, sample
+from millstream.execution.machine import context_limit, machine_memory, num_cores, pool_pages
+from millstream.execution.sampling import NOT_FINITE
 from millstream.execution.torch.attention import AttentionPlan
 from millstream.execution.torch.decoder import Decoder, StepInput
-from millstream.execution.torch.kv_store import KVStore, default_total_tokens
+from millstream.execution.torch.kv_store import KVStore
 from millstream.execution.torch.loader import load_weights
+from millstream.execution.verify import sample_with_drafts
 
 log = logging.getLogger(__name__)
 
@@ -53,30 +54,33 @@ class TorchExecutor:
         token_ids: list[list[int]] = [[] for _ in batch.rows]
         if not batch.rows:
             return ForwardOutput(token_ids)
-        sampled = [index for index, row in enumerate(batch.rows) if row.sample]
+        rows = batch.rows
+        sampled = [index for index, row in enumerate(rows) if row.sample]
         output = ForwardOutput(token_ids)
         with torch.inference_mode():
-            hidden = self._hidden(batch.rows)
-            ends = np.cumsum([row.end - row.start for row in batch.rows]) - 1
-            if len(sampled) < len(batch.rows):
-                self._check_chunks(batch.rows, hidden, ends, output)
+            hidden = self._hidden(rows)
+            lasts = np.cumsum([row.reach - row.start for row in rows]) - 1  # each row's last position in the step
+            if len(sampled) < len(rows):
+                self._check_chunks(rows, hidden, lasts, output)
             if not sampled:
                 return output
-            logits = self._decoder.logits(hidden[torch.from_numpy(ends[sampled]).to(self._target.device)]).cpu().numpy()
-        drawn, errors = sample(logits, [batch.rows[index] for index in sampled])
+            drawing = np.concatenate([np.arange(lasts[index] - len(rows[index].draft), lasts[index] + 1) for index in sampled])
+            states = hidden[torch.from_numpy(drawing).to(self._target.device)]
+            self._heal_drafts([rows[index] for index in sampled], states)
+            logits = self._decoder.logits(states).cpu().numpy()
+        drawn, errors = sample_with_drafts(logits, [rows[index] for index in sampled])
         for place, index in enumerate(sampled):
+            output.token_ids[index] = drawn[place]
             if place in errors:
                 output.errors[index] = errors[place]
-                self._heal(batch.rows[index])
-            else:
-                output.token_ids[index] = [drawn[place]]
+                self._heal(rows[index])
         return output
 
     def forward_logits(self, batch: ForwardBatch) -> list[Tensor]:
-        """Run one step without sampling; return each row's float32 logits at all its positions, `[end - start, vocab]`."""
+        """Run one step without sampling; return each row's float32 logits at all its positions, `[reach - start, vocab]`."""
         with torch.inference_mode():
             logits = self._decoder.logits(self._hidden(batch.rows)).cpu()
-        return list(torch.split(logits, [row.end - row.start for row in batch.rows]))
+        return list(torch.split(logits, [row.reach - row.start for row in batch.rows]))
 
     def close(self) -> None:
         """Free the KV tensors; the executor cannot be used after."""
@@ -90,8 +94,9 @@ class TorchExecutor:
         slots: list[int] = []
         for row in rows:
             token_ids.extend(row.token_ids[row.start : row.end])
-            positions.extend(range(row.start, row.end))
-            slots.extend(row.pages[at // page_size] * page_size + at % page_size for at in range(row.start, row.end))
+            token_ids.extend(row.draft)
+            positions.extend(range(row.start, row.reach))
+            slots.extend(row.pages[at // page_size] * page_size + at % page_size for at in range(row.start, row.reach))
         step = StepInput(
             torch.tensor(token_ids, device=device),
             torch.tensor(positions, device=device),
@@ -103,20 +108,32 @@ class TorchExecutor:
         )
         return self._decoder.hidden(step, self._store)
 
-    def _check_chunks(self, rows: Sequence[ForwardRow], hidden: Tensor, ends: NDArray[np.intp], output: ForwardOutput) -> None:
+    def _check_chunks(self, rows: Sequence[ForwardRow], hidden: Tensor, lasts: NDArray[np.intp], output: ForwardOutput) -> None:
         """Find NaN or infinity in prefill chunks: at their last position, which has seen all before it.
 
         Nobody samples there, and KV that is not finite must not become a prefix that others share.
         """
         chunks = [index for index, row in enumerate(rows) if not row.sample]
-        is_finite = torch.isfinite(hidden[torch.from_numpy(ends[chunks]).to(self._target.device)]).all(dim=1).tolist()
+        is_finite = torch.isfinite(hidden[torch.from_numpy(lasts[chunks]).to(self._target.device)]).all(dim=1).tolist()
         for index, fine in zip(chunks, is_finite, strict=True):
             if not fine:
                 output.errors[index] = NOT_FINITE
                 self._heal(rows[index])
 
+    def _heal_drafts(self, rows: Sequence[ForwardRow], states: Tensor) -> None:
+        """Find NaN or infinity at the positions of drafts, `states` of each row's last `1 + len(draft)`.
+
+        What was guessed wrong is no fault of the row's; but its KV stays in the page, where padding meets it.
+        """
+        if not any(row.draft for row in rows):
+            return
+        is_finite = torch.split(torch.isfinite(states).all(dim=1), [1 + len(row.draft) for row in rows])
+        for row, fine in zip(rows, is_finite, strict=True):
+            if row.draft and not bool(fine.all()):
+                self._heal(row)
+
     def _heal(self, row: ForwardRow) -> None:
-        self._store.heal(list(row.pages[: -(-row.end // self._store.page_size)]))
+        self._store.heal(list(row.pages[: -(-row.reach // self._store.page_size)]))
 
 
 def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecutor:
@@ -126,18 +143,23 @@ def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecu
         StartupError: the model is broken or not supported, or the options do not fit it.
     """
     target = _Target(torch.device("cuda"), torch.bfloat16) if torch.cuda.is_available() else _cpu(config.threads)
+    own_kv = "bf16" if target.dtype is torch.bfloat16 else "fp32"
+    if config.kv_cache_dtype not in ("auto", own_kv):
+        raise StartupError(
+            f"kv_cache_dtype is {config.kv_cache_dtype}; the torch executor keeps keys and values in {own_kv} here.",
+            hint="leave --kv-cache-dtype out, or pass --executor native",
+        )
     checkpoint = open_checkpoint(source)
     model = checkpoint.config
-    context_length = config.context_length or model.context_length
-    if context_length > model.context_length:
-        raise StartupError(
-            f"context_length is {context_length}; this model takes at most {model.context_length} tokens.",
-            hint="leave --context-length out",
-        )
-    total_tokens = config.max_total_tokens or default_total_tokens(model, context_length, target.device, target.dtype)
-    num_pages = total_tokens // config.page_size
-    if num_pages < 1:
-        raise StartupError(f"max_total_tokens is {total_tokens}, less than one page of {config.page_size} tokens.")
+    context_length = context_limit(config, model)
+    num_pages = pool_pages(
+        config,
+        context_length=context_length,
+        bytes_per_token=model.num_layers * 2 * model.num_kv_heads * model.head_dim * target.dtype.itemsize,
+        memory=torch.cuda.get_device_properties(target.device).total_memory
+        if target.device.type == "cuda"
+        else machine_memory(),
+    )
     weights = load_weights(checkpoint, target.device, target.dtype)
     store = KVStore(model, num_pages=num_pages, page_size=config.page_size, device=target.device, dtype=target.dtype)
     log.info(
@@ -153,6 +175,7 @@ def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecu
             num_pages=num_pages,
             page_size=config.page_size,
             eos_token_ids=model.eos_token_ids,
+            executor="torch",
         ),
         target=target,
     )
@@ -165,15 +188,11 @@ def describe_torch_executor(config: ServerConfig, source: ModelSource) -> str:
         StartupError: the model is broken or not supported.
     """
     model = open_checkpoint(source).config
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({config.threads or _num_cores()} threads)"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({config.threads or num_cores()} threads)"
     context_length = config.context_length or model.context_length
     return f"torch {torch.__version__} on {device}: {model.num_layers} layers, {context_length:,} tokens of context"
 
 
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _cpu(threads: int) -> _Target:
-    torch.set_num_threads(threads or _num_cores())
+    torch.set_num_threads(threads or num_cores())
     return _Target(torch.device("cpu"), torch.float32)

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "bindings.h"
 #include "kernels/dispatch.h"
 #include "pack.h"
 
@@ -38,12 +39,6 @@ Value named(const std::pair<const char*, Value> (&names)[count], const std::stri
         if (name == known) return value;
     }
     throw std::invalid_argument("unknown name `" + name + "`");
-}
-
-Format format_named(const std::string& name) {
-    static constexpr std::pair<const char*, Format> names[] = {
-        {"q4", Format::q4}, {"q4_min", Format::q4_min}, {"q8", Format::q8}, {"q4_k", Format::q4_k}, {"q6_k", Format::q6_k}};
-    return named(names, name);
 }
 
 Stored stored_named(const std::string& name) {
@@ -156,6 +151,12 @@ void unpack_row(const std::string& isa, const std::string& format, ConstBytes da
 }
 
 }  // namespace
+
+Format format_named(const std::string& name) {
+    static constexpr std::pair<const char*, Format> names[] = {
+        {"q4", Format::q4}, {"q4_min", Format::q4_min}, {"q8", Format::q8}, {"q4_k", Format::q4_k}, {"q6_k", Format::q6_k}};
+    return named(names, name);
+}
 
 void bind_matrix(nb::module_& m) {
     m.def("packed_bytes", packed_bytes_of, nb::arg("format"), nb::arg("rows"), nb::arg("inputs"),
