@@ -156,7 +156,9 @@ def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecu
         config,
         context_length=context_length,
         bytes_per_token=model.num_layers * 2 * model.num_kv_heads * model.head_dim * target.dtype.itemsize,
-        memory=torch.cuda.get_device_properties(target.device).total_memory if target.device.type == "cuda" else machine_memory(),
+        memory=torch.cuda.get_device_properties(target.device).total_memory
+        if target.device.type == "cuda"
+        else machine_memory(),
     )
     weights = load_weights(checkpoint, target.device, target.dtype)
     store = KVStore(model, num_pages=num_pages, page_size=config.page_size, device=target.device, dtype=target.dtype)

@@ -25,6 +25,7 @@ NATIVE_SIZES = SIZES | {
 GROUPED = NATIVE_SIZES | {"hidden_size": 192, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32}
 FAMILIES = families(NATIVE_SIZES)
 TOKENS = 53
+STD = 0.1  # of weights: small enough that layers do not magnify rounding, large enough that attention is far from even
 
 
 def relative_error(logits: Floats, expected: Floats) -> float:
@@ -32,7 +33,7 @@ def relative_error(logits: Floats, expected: Floats) -> float:
 
 
 def check(config: object, folder: Path, most: float, **options: object) -> None:
-    model = model_of(config, folder)
+    model = model_of(config, folder, std=STD)
     ids = torch.randint(3, 120, (TOKENS,), generator=torch.Generator().manual_seed(3)).tolist()
     with torch.inference_mode():
         expected = model(torch.tensor([ids])).logits[0].numpy()
@@ -47,22 +48,22 @@ def check(config: object, folder: Path, most: float, **options: object) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_transformers_but_for_rounding_to_8_bits(native: ModuleType, tmp_path: Path, family: str) -> None:
-    check(FAMILIES[family], tmp_path, 0.03)
+    check(FAMILIES[family], tmp_path, 0.05)
 
 
 def test_heads_may_share_keys_in_groups(native: ModuleType, tmp_path: Path) -> None:
-    check(families(GROUPED)["llama-tied"], tmp_path, 0.03)
+    check(families(GROUPED)["llama-tied"], tmp_path, 0.05)
 
 
 @pytest.mark.parametrize("kv_type", ["fp32", "fp16", "int8"])
 def test_keys_and_values_may_be_kept_in_fewer_bits(native: ModuleType, tmp_path: Path, kv_type: str) -> None:
-    check(FAMILIES["mistral"], tmp_path, 0.03 if kv_type != "int8" else 0.05, kv_cache_dtype=kv_type)
+    check(FAMILIES["mistral"], tmp_path, 0.05 if kv_type != "int8" else 0.06, kv_cache_dtype=kv_type)
 
 
 def test_half_precision_weights_are_read(native: ModuleType, tmp_path: Path) -> None:
-    model = model_of(FAMILIES["qwen3"], tmp_path, torch.bfloat16)
+    model = model_of(FAMILIES["qwen3"], tmp_path, torch.bfloat16, std=STD)
     ids = list(range(10, 30))
     with torch.inference_mode():
         expected = model(torch.tensor([ids])).logits[0].numpy()
     executor = load_native(ModelSource("huggingface", tmp_path, ("m",)))
-    assert relative_error(native_logits(executor, ids, [0, 1], [len(ids)]), expected) < 0.03
+    assert relative_error(native_logits(executor, ids, [0, 1], [len(ids)]), expected) < 0.05

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from millstream.checkpoint.locate import resolve_model
+from millstream.checkpoint.weights import open_checkpoint
 from millstream.execution.interface import ForwardBatch, ForwardRow
 from millstream.execution.native.executor import NativeExecutor
 from millstream.execution.native.loader import load_native_model
-from millstream.checkpoint.weights import open_checkpoint
 from millstream.messages.sampling import SamplingParams
 from tests.unit.execution.native.steps import Floats, native_logits
 from tests.unit.execution.torch.steps import cuts, greedy, row, shuffled_pages

@@ -50,11 +50,10 @@ def families(sizes: dict[str, int]) -> dict[str, transformers.PreTrainedConfig]:
         "llama-yarn-rope": transformers.LlamaConfig(**sizes, rope_parameters=YARN),
         "qwen2": transformers.Qwen2Config(**sizes),
         "qwen2-sliding": transformers.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=9, max_window_layers=2),
-        "qwen3": transformers.Qwen3Config(**sizes, head_dim=16, tie_word_embeddings=True),
+        "qwen3": transformers.Qwen3Config(**{"head_dim": 16, **sizes}, tie_word_embeddings=True),
         "mistral": transformers.MistralConfig(**sizes, sliding_window=13),
         "gemma3": transformers.Gemma3TextConfig(
-            **sizes,
-            head_dim=16,
+            **{"head_dim": 16, **sizes},
             sliding_window=11,
             query_pre_attn_scalar=24,
             layer_types=GEMMA_LAYERS,
@@ -86,7 +85,7 @@ def make_model(family: str, folder: Path, dtype: torch.dtype = torch.float32) ->
 
 
 def model_of(
-    config: transformers.PreTrainedConfig, folder: Path, dtype: torch.dtype = torch.float32
+    config: transformers.PreTrainedConfig, folder: Path, dtype: torch.dtype = torch.float32, *, std: float = 0.2
 ) -> transformers.PreTrainedModel:
     """Make a model with this config, save it into `folder` as `dtype`, and return it in float32."""
     torch.manual_seed(7)
@@ -97,7 +96,7 @@ def model_of(
             if "norm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
             else:
-                parameter.normal_(std=0.2)
+                parameter.normal_(std=std)
         for parameter in model.parameters():  # not `model.to`: that would round the rotary frequencies as well
             parameter.data = parameter.to(dtype)
     model.save_pretrained(folder)

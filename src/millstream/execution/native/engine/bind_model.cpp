@@ -29,7 +29,7 @@ class WeightTable {
         if (found.is_none()) throw std::invalid_argument("no matrix " + name);
         nb::tuple entry = nb::cast<nb::tuple>(found);
         Matrix w{};
-        w.format = static_cast<Format>(nb::cast<int>(entry[0]));
+        w.format = format_named(nb::cast<std::string>(entry[0]));
         if (nb::cast<int>(entry[1]) != rows || nb::cast<int>(entry[2]) != inputs) throw std::invalid_argument("matrix " + name + " has another shape");
         w.rows = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
         w.num_groups = (inputs + GROUP - 1) / GROUP;

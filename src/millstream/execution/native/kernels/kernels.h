@@ -60,7 +60,10 @@ struct Kernels {
     // gemm.cpp. out[t][r] for tokens token_begin..token_end - 1 and rows of blocks block_begin..block_end - 1:
     // out + (t - token_begin) * stride + (row - block_begin * 16), bias included.
     void (*multiply)(const Matrix& w, int block_begin, int block_end, const QuantizedRows& x, int token_begin, int token_end, float* out, int stride);
-    // quantize `num_groups` groups of `values` as groups group_begin.. of row `token`
+
+    // quantize.cpp
+    // quantize `num_groups` groups of `values` as groups group_begin.. of row `token`: scale = max |x| / 127, q rounded to even.
+    // A group below 1.5e-36 counts as zero; one that holds a NaN or an infinity gets the scale NaN, and so does all that is computed from it
     void (*quantize)(const float* values, int num_groups, const QuantizedRows& x, int token, int group_begin);
     // row `row` of a packed matrix as floats, `num_groups * 32` of them: the embedding of a token
     void (*unpack_row)(const Matrix& w, int row, float* out);
