@@ -17,8 +17,8 @@ from millstream.scheduler.policy import Work
 from millstream.scheduler.state import Req
 
 FIRST_SIZE = 4  # tokens of a request's first draft
-WORTH = 4  # wrong guesses that one right one pays for: on a CPU a guess takes up to a fifth of a step of one request
-MAX_CREDIT = 16  # guesses that a request may lose before it rests
+BALANCE = 8  # requests in a batch whose step takes twice as long as that of one: 4 to 18 on CPUs, by kernels
+MAX_CREDIT = 4.0  # tokens that guesses may cost a request, beyond what they brought, before it rests
 FIRST_REST = 16  # tokens it then makes without drafts; twice as many the next time, up to
 MAX_REST = 256
 
@@ -43,6 +43,7 @@ class Speculation:
         self._options = options
         self._pool = pool
         self._step_tokens = step_tokens
+        self._price = 0.0  # of a guess in this step, in tokens that the time it takes would have brought
         self._drafters: dict[str, _Drafter] = {}
 
     def __len__(self) -> int:
@@ -60,6 +61,7 @@ class Speculation:
                 decodes.append(item)
         if len(decodes) > self._options.max_batch_size:
             return
+        self._price = len(decodes) / (len(decodes) + BALANCE)
         for req, _, end in decodes:
             lease = req.lease
             if tokens_left <= 0 or lease is None:
@@ -87,7 +89,7 @@ class Speculation:
         num_accepted = num_agreeing(new_ids, draft)
         self.num_drafted += len(draft)
         self.num_accepted += num_accepted
-        self._drafter(req).learn(len(draft), num_accepted)
+        self._drafter(req).learn(len(draft), num_accepted, self._price)
         return min(num_accepted, max(len(new_ids) - 1, 0))  # the last token's KV is computed when it is the last no more
 
     def give_back(self, req: Req) -> None:
@@ -124,13 +126,13 @@ class _Drafter:
             return []
         return self._index.propose(min(self._size, room))
 
-    def learn(self, num_drafted: int, num_accepted: int) -> None:
+    def learn(self, num_drafted: int, num_accepted: int, price: float) -> None:
         """A draft was right so far, and after that wrong."""
         self._size = min(2 * self._size if num_accepted == num_drafted else num_accepted + 1, self._max_size)
-        self._credit = min(self._credit + WORTH * num_accepted - num_drafted, MAX_CREDIT)
+        self._credit = min(self._credit + num_accepted - price * num_drafted, MAX_CREDIT)
         if self._credit < 0:
             self._rests_until = len(self._ids) + self._rest
             self._rest = min(2 * self._rest, MAX_REST)
-            self._credit = 0
+            self._credit = 0.0
         elif self._credit == MAX_CREDIT:
             self._rest = FIRST_REST

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
 from millstream.execution.verify import sample_with_drafts
 from millstream.messages import Length
-from millstream.scheduler.speculation import FIRST_SIZE, MAX_CREDIT, SpeculationOptions
+from millstream.scheduler.speculation import BALANCE, FIRST_SIZE, MAX_CREDIT, SpeculationOptions
 from tests.unit.scheduler.harness import EOS, CheckingExecutor, Desk
 
 OPTIONS = SpeculationOptions(num_draft_tokens=8)
@@ -221,7 +221,8 @@ def test_a_request_whose_guesses_are_wrong_rests_longer_and_longer() -> None:
         desk.run()
     wrong = desk.stats().draft_tokens
     assert desk.stats().accepted_draft_tokens == 0
-    assert FIRST_SIZE < wrong <= MAX_CREDIT + 6 + FIRST_SIZE
+    price = 1 / (1 + BALANCE)  # it runs alone
+    assert MAX_CREDIT / price < wrong < MAX_CREDIT / price + 2 * FIRST_SIZE + 6
 
 
 def test_a_request_whose_guesses_are_right_gets_drafts_of_full_length() -> None:
