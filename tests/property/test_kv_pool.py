@@ -51,6 +51,18 @@ class PoolMachine(RuleBasedStateMachine):
             self.pool.grow(lease, len(tokens))
 
     @precondition(lambda self: bool(self.leases))
+    @rule(data=st.data(), extra=st.integers(1, 6))
+    def grow_and_shrink(self, data: st.DataObject, extra: int) -> None:
+        lease, _ = self.leases[data.draw(st.sampled_from(sorted(self.leases)))]
+        before, available = list(lease.pages), self.pool.available
+        held = len(before) * self.pool.page_size
+        if self.pool.pages_for(held + extra) - len(before) > available:
+            return
+        self.pool.grow(lease, held + extra)
+        self.pool.shrink(lease, held)
+        assert (lease.pages, self.pool.available) == (before, available)
+
+    @precondition(lambda self: bool(self.leases))
     @rule(data=st.data(), is_end=st.booleans())
     def share_or_close(self, data: st.DataObject, is_end: bool) -> None:
         rid = data.draw(st.sampled_from(sorted(self.leases)))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.messages import Abort, BatchTokenIDOutput, FinishReason, Length, Stop
+from millstream.scheduler.speculation import SpeculationOptions
 from tests.unit.scheduler.harness import EOS, CheckingExecutor, Desk, next_token, tokenizer
 from tests.unit.scheduler.test_deadlines import Time
 
@@ -55,6 +57,20 @@ def alone(prompt: list[int], *, max_new: int, min_new: int, stop: tuple[str, ...
             return Expected(made, Length(max_new), prompt=prompt)
 
 
+class Guesser:
+    """In place of `NgramIndex`: knows what comes, and is wrong at every fifth place."""
+
+    def __init__(self, token_ids: list[int], *, shortest: int, longest: int) -> None:
+        self._ids = token_ids
+
+    def propose(self, count: int) -> list[int]:
+        ids = list(self._ids)
+        for _ in range(count):
+            token_id = next_token(ids)
+            ids.append(token_id + 1 if len(ids) % 5 == 0 else token_id)
+        return ids[len(self._ids) :]
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """Random life of one scheduler."""
 
@@ -65,8 +81,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_running=st.integers(1, 8),
         bursts=st.lists(st.integers(1, 4), min_size=1, max_size=5),
         share=st.booleans(),
+        most_guesses=st.sampled_from([0, 0, 1, 3, 8]),
     )
-    def start(self, num_pages: int, page_size: int, chunk: int, max_running: int, bursts: list[int], share: bool) -> None:
+    def start(
+        self, num_pages: int, page_size: int, chunk: int, max_running: int, bursts: list[int], share: bool, most_guesses: int
+    ) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr("millstream.scheduler.speculation.NgramIndex", Guesser)
         self.clock = Time()
         self.executor = CheckingExecutor(
             num_pages=num_pages, page_size=page_size, burst=lambda position: bursts[position % len(bursts)]
@@ -78,6 +99,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_running_requests=max_running,
             max_queued_requests=6,
             clock=self.clock,
+            speculation=SpeculationOptions(num_draft_tokens=most_guesses),
         )
         self.context = num_pages * page_size
         self.expected: dict[str, Expected] = {}
@@ -188,6 +210,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "desk"):
             return
+        self.patch.undo()
         self.executor.nothing_for = set()
         self.desk.run()
         live = set(self.desk.scheduler._live)
@@ -208,6 +231,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert (stats.scheduler_requests, stats.waiting, stats.running, stats.paused) == (0, 0, 0, 0)
         assert stats.pages_free == stats.pages_total
         assert (len(self.desk.scheduler._deadlines), len(self.desk.scheduler._progress)) == (0, 0)
+        assert len(self.desk.scheduler._speculation) == 0
+        assert stats.accepted_draft_tokens <= stats.draft_tokens
 
     def check_end(self, rid: str, expected: Expected) -> None:
         tokens = self.desk.tokens(rid)

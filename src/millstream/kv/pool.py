@@ -102,6 +102,18 @@ class KVPool:
         lease.pages += self._pages.alloc(lease.rid, missing)
         lease.account.acquire("pages", missing)
 
+    def shrink(self, lease: Lease, num_tokens: int) -> None:
+        """Take back the pages of a lease that lie beyond `num_tokens` positions. Mutates.
+
+        Raises:
+            InvariantError: one of them is shared.
+        """
+        surplus = lease.pages[self.pages_for(num_tokens) :]
+        if surplus:
+            self._pages.free(lease.rid, surplus)
+            del lease.pages[-len(surplus) :]
+            lease.account.release("pages", "draft", len(surplus))
+
     def share(self, lease: Lease, token_ids: Sequence[int], num_tokens: int) -> None:
         """Put the full pages of the first `num_tokens` ids, whose KV is computed and final, into the tree.
 

@@ -22,6 +22,7 @@ from millstream.messages import EngineInfo, Ready, Shutdown, ToScheduler
 from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.scheduler import Scheduler
+from millstream.scheduler.speculation import SpeculationOptions
 from millstream.text.tokenizer import Tokenizer, load_configured_tokenizer
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
                 ),
                 to_detokenizer=to_detokenizer,
                 to_entry=to_entries,
+                speculation=_speculation(config.server),
                 ledger=Ledger("scheduler", strict=config.server.strict_ledger),
             )
             gc.collect()
@@ -82,6 +84,17 @@ def run(config: ChildConfig, control: ControlLink) -> None:
 def _load(server: ServerConfig) -> tuple[Tokenizer, Executor]:
     source = configured_source(server)
     return load_configured_tokenizer(server, source), load_executor(server, source)
+
+
+def _speculation(server: ServerConfig) -> SpeculationOptions:
+    if server.speculative_algorithm is None:
+        return SpeculationOptions()
+    return SpeculationOptions(
+        num_draft_tokens=server.speculative_num_draft_tokens,
+        shortest_match=server.speculative_ngram_min_match_window_size,
+        longest_match=server.speculative_ngram_max_match_window_size,
+        max_batch_size=server.speculative_disable_by_batch_size,
+    )
 
 
 def _engine_info(server: ServerConfig, executor: Executor, tokenizer: Tokenizer) -> EngineInfo:

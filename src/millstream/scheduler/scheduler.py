@@ -46,6 +46,7 @@ from millstream.scheduler.placement import Placement
 from millstream.scheduler.policy import Work
 from millstream.scheduler.progress import ProgressWatch
 from millstream.scheduler.queues import Queues
+from millstream.scheduler.speculation import Speculation, SpeculationOptions
 from millstream.scheduler.state import Phase, Req
 from millstream.scheduler.verdicts import Verdicts
 from millstream.text.tokenizer import Tokenizer
@@ -80,6 +81,7 @@ class Scheduler:
         limits: Limits,
         to_detokenizer: ToDetokenizer,
         to_entry: Callable[[int], Sender],
+        speculation: SpeculationOptions | None = None,
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -93,6 +95,7 @@ class Scheduler:
         self._live: dict[str, Req] = {}  # in order of arrival
         self._queues = Queues()
         self._placement = Placement(queues=self._queues, pool=pool, limits=limits, clock=clock)
+        self._speculation = Speculation(speculation or SpeculationOptions(), pool, limits.chunked_prefill_size)
         self._num_arrivals = 0
         self._deadlines = Deadlines()
         self._pace = Pace()
@@ -145,6 +148,8 @@ class Scheduler:
             work = self._placement.next_work()
             if work:
                 self._num_steps += 1
+                if self._speculation.is_on:
+                    self._speculation.draft(work)
                 output = run_step(self._executor, [item.req.row for item in work])
                 self.got_on = any(output.token_ids) or not all(item.req.row.sample for item in work)
                 now = self._clock()
@@ -285,6 +290,8 @@ class Scheduler:
             new_ids, is_last = output.token_ids[index], index in output.finished
             if new_ids or is_last:
                 self._take_tokens(req, new_ids, now, is_last=is_last)
+            if self._speculation.is_on:
+                self._speculation.give_back(req)
         except InvariantError:
             raise
         except Exception as fault:
@@ -302,6 +309,8 @@ class Scheduler:
         if verdict.num_kept < len(new_ids):
             new_ids = new_ids[: verdict.num_kept]
         req.token_ids += new_ids
+        if self._speculation.is_on:
+            req.num_computed += self._speculation.settle(req, new_ids)
         timing = req.timing
         timing.decoded = now
         if not timing.prefilled:
@@ -325,6 +334,7 @@ class Scheduler:
         del self._live[req.rid]
         self._deadlines.discard(req.rid)
         self._progress.discard(req.rid)
+        self._speculation.forget(req.rid)
         self._pace.note_end(req.num_output_tokens)
         # after a fault nobody knows what is in the pages
         self._placement.release(req, 0 if cause == "engine_error" else req.num_computed, cause)
@@ -368,4 +378,6 @@ class Scheduler:
             ledger=asked.ledger,
             books=books,
             undelivered=self._output.num_undelivered,
+            draft_tokens=self._speculation.num_drafted,
+            accepted_draft_tokens=self._speculation.num_accepted,
         )

@@ -52,6 +52,7 @@ class Req:
         "namespace",
         "num_computed",
         "num_prompt_tokens",
+        "num_verify_steps",
         "phase",
         "rid",
         "row",
@@ -79,6 +80,7 @@ class Req:
         self.held_back = 0  # characters, by its last row
         self.lease: Lease | None = None
         self.num_computed = 0
+        self.num_verify_steps = 0  # that brought tokens after the first one; counted where drafts are on
         self.is_prefilling = True  # positions before the last are still missing: a prompt, or all of it after a retraction
         self.cached_tokens: int | None = None  # prompt tokens not computed at the first admission; None before it
         self.connection: int | None = None  # to the detokenizer, that took its first row; 0: it was lost; None: no row yet
@@ -103,7 +105,8 @@ class Req:
     @property
     def usage(self) -> Usage:
         """The counts as of now."""
-        return Usage(self.num_prompt_tokens, len(self.token_ids) - self.num_prompt_tokens, self.cached_tokens or 0)
+        num_output_tokens = len(self.token_ids) - self.num_prompt_tokens
+        return Usage(self.num_prompt_tokens, num_output_tokens, self.cached_tokens or 0, self.num_verify_steps)
 
     def move(self, phase: Phase) -> None:
         """Go to `phase`: the only way there.

@@ -55,6 +55,21 @@ def test_asking_for_more_than_there_is_is_our_bug() -> None:
     pool.audit([lease])
 
 
+def test_a_lease_gives_back_what_it_has_beyond_so_many_tokens_but_nothing_that_is_shared() -> None:
+    pool = KVPool(num_pages=4, page_size=2)
+    lease = pool.open(LEDGER.open("a"), "", [1, 2, 3])
+    pool.grow(lease, 7)
+    table = lease.pages
+    pool.shrink(lease, 4)
+    assert lease.pages is table
+    assert (len(table), pool.available) == (2, 2)
+    pool.shrink(lease, 3)
+    assert len(table) == 2
+    pool.share(lease, [1, 2, 3], 2)
+    with pytest.raises(InvariantError):
+        pool.shrink(lease, 0)
+
+
 def test_without_sharing_nothing_matches_and_nothing_stays() -> None:
     pool = KVPool(num_pages=2, page_size=1, share_prefixes=False)
     lease = pool.open(LEDGER.open("a"), "", [1, 2])

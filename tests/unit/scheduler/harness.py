@@ -27,6 +27,7 @@ from millstream.messages import (
 from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.scheduler import Scheduler
+from millstream.scheduler.speculation import SpeculationOptions
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer
 from tests.support.rows import token_rows
 
@@ -51,6 +52,7 @@ class CheckingExecutor:
     """Samples `next_token`, `burst(position)` tokens a step, and simulates the KV cache.
 
     Each position stores a hash of the prefix that was computed there; every forward checks all positions it may rely on.
+    It goes on as long as it agrees with a row's draft.
     """
 
     def __init__(self, *, num_pages: int, page_size: int, burst: Callable[[int], int] = lambda position: 1) -> None:
@@ -71,7 +73,7 @@ class CheckingExecutor:
 
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
         """Check the KV that each row relies on, write its part, sample."""
-        self.batches.append([(row.rid, row.start, row.end) for row in batch.rows])
+        self.batches.append([(row.rid, row.start, row.reach) for row in batch.rows])
         if self.fail_with is not None:
             error, self.fail_with = self.fail_with, None
             raise error
@@ -85,11 +87,12 @@ class CheckingExecutor:
     def _row(self, row: ForwardRow) -> list[int]:
         size = self.capabilities.page_size
         assert 0 <= row.start < row.end <= len(row.token_ids) <= self.capabilities.context_length
-        assert len(row.pages) * size >= row.end
+        assert len(row.pages) * size >= row.reach
+        assert row.sample or not row.draft
         assert len(set(row.pages)) == len(row.pages)
         prefix = 0
-        for position in range(row.end):
-            prefix = hash((prefix, row.token_ids[position]))
+        for position, token_id in enumerate([*row.token_ids[: row.end], *row.draft]):
+            prefix = hash((prefix, token_id))
             place = (row.pages[position // size], position % size)
             if position >= row.start:
                 self._kv[place] = prefix
@@ -98,11 +101,14 @@ class CheckingExecutor:
             return []
         self.banned[row.rid].append(tuple(row.banned_token_ids))
         ids = list(row.token_ids)
-        for _ in range(self._burst(len(ids) - row.num_prompt_tokens)):
+        burst = self._burst(len(ids) - row.num_prompt_tokens)
+        while True:
             token_id = next_token(ids)
             is_early = len(ids) - row.num_prompt_tokens < row.sampling.min_new_tokens
             ids.append(301 if is_early and token_id in row.banned_token_ids else token_id)
-        return ids[len(row.token_ids) :]
+            new = ids[len(row.token_ids) :]
+            if len(new) >= burst and (len(new) > len(row.draft) or new != row.draft[: len(new)]):
+                return new
 
 
 class PiecesExecutor:
@@ -166,7 +172,13 @@ class Desk:
     """One scheduler with everything around it."""
 
     def __init__(
-        self, executor: Executor, *, share_prefixes: bool = True, clock: Callable[[], float] | None = None, **limits: int
+        self,
+        executor: Executor,
+        *,
+        share_prefixes: bool = True,
+        clock: Callable[[], float] | None = None,
+        speculation: SpeculationOptions | None = None,
+        **limits: int,
     ) -> None:
         capabilities = executor.capabilities
         self.executor = executor
@@ -191,6 +203,7 @@ class Desk:
             limits=Limits(**(defaults | limits)),
             to_detokenizer=self.to_detokenizer,
             to_entry=self._to_worker,
+            speculation=speculation,
             ledger=Ledger("scheduler", strict=True),
             clock=clock or Clock(),
         )

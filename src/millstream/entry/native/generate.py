@@ -150,6 +150,8 @@ def _meta_info(generation: Generation, finish: FinishReason | None, now: float) 
         "completion_tokens": state.usage.completion_tokens,
         "cached_tokens": state.usage.cached_tokens,
     }
+    if state.usage.verify_steps:
+        meta["spec_verify_ct"] = state.usage.verify_steps
     if finish is not None:
         meta["e2e_latency"] = now - state.obj.timing.received
     return meta
