@@ -59,7 +59,7 @@ class ServerConfig:
     page_size: int = 16
     """Tokens in a KV page."""
     disable_radix_cache: bool = False
-    """Do not reuse the KV of shared prompt prefixes."""
+    """Do not reuse the KV of shared prompt prefixes. The choices of one call still compute their prompt once."""
     max_running_requests: int = 64
     """Requests that may run in one batch."""
     max_queued_requests: int = 512

@@ -27,12 +27,12 @@ class Expected:
     prompt: list[int] = field(default_factory=list)
 
 
-def alone(prompt: list[int], *, max_new: int, min_new: int, stop: tuple[str, ...], ignore_eos: bool) -> Expected:
+def alone(prompt: list[int], *, max_new: int, min_new: int, stop: tuple[str, ...], ignore_eos: bool, seed: int = 1) -> Expected:
     """The definition, token by token, with the whole text decoded anew after each."""
     ids = list(prompt)
     skipped_until = 0  # matches that end at or before this character came too early
     while True:
-        token_id = next_token(ids)
+        token_id = next_token(ids, seed)
         if not ignore_eos and token_id == EOS and len(ids) - len(prompt) < min_new:
             token_id = 301
         ids.append(token_id)
@@ -80,6 +80,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             clock=self.clock,
         )
         self.context = num_pages * page_size
+        self.share = share
         self.expected: dict[str, Expected] = {}
         self.paused: set[str] = set()
         self.max_running = max_running
@@ -98,6 +99,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         namespace=st.sampled_from(["", "", "other"]),
         timeout=st.sampled_from([None, None, 1, 3]),
         progress=st.booleans(),
+        choices=st.sampled_from([1, 1, 2, 4]),
     )
     def submit(
         self,
@@ -111,6 +113,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         namespace: str,
         timeout: int | None,
         progress: bool,
+        choices: int,
     ) -> None:
         prompt = stem[:length] + tail
         max_new = min(max_new, self.context - len(prompt))
@@ -118,21 +121,27 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         min_new = min(min_new, max_new)
         stop: tuple[str, ...] = ("e", "in", "та") if with_stop else ()
-        rid = f"r{len(self.expected)}"
-        self.desk.submit(
-            rid,
-            prompt,
-            max_new=max_new,
-            namespace=namespace,
-            deadline=None if timeout is None else self.clock.now + timeout,
-            progress=progress,
-            min_new_tokens=min_new,
-            ignore_eos=ignore_eos,
-            stop=stop,
-        )
-        self.expected[rid] = alone(prompt, max_new=max_new, min_new=min_new, stop=stop, ignore_eos=ignore_eos)
-        if timeout is not None:
-            self.expected[rid].deadline = self.clock.now + timeout
+        call = f"c{len(self.expected)}" if choices > 1 else ""
+        for choice in range(choices):
+            rid = f"r{len(self.expected)}"
+            self.desk.submit(
+                rid,
+                prompt,
+                max_new=max_new,
+                namespace=namespace,
+                deadline=None if timeout is None else self.clock.now + timeout,
+                progress=progress,
+                call=call,
+                seed=1 + choice,
+                min_new_tokens=min_new,
+                ignore_eos=ignore_eos,
+                stop=stop,
+            )
+            self.expected[rid] = alone(
+                prompt, max_new=max_new, min_new=min_new, stop=stop, ignore_eos=ignore_eos, seed=1 + choice
+            )
+            if timeout is not None:
+                self.expected[rid].deadline = self.clock.now + timeout
 
     @precondition(lambda self: bool(self.expected))
     @rule(data=st.data())
@@ -207,6 +216,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         stats = self.desk.stats()
         assert (stats.scheduler_requests, stats.waiting, stats.running, stats.paused) == (0, 0, 0, 0)
         assert stats.pages_free == stats.pages_total
+        assert not self.desk.scheduler._families._by_call
+        assert self.share or stats.pages_cached == 0
         assert (len(self.desk.scheduler._deadlines), len(self.desk.scheduler._progress)) == (0, 0)
 
     def check_end(self, rid: str, expected: Expected) -> None:
@@ -222,7 +233,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         last = self.desk.rows(rid)[-1]
         assert last.usage.completion_tokens == len(tokens)
         assert last.usage.prompt_tokens == len(expected.prompt)
-        assert last.usage.cached_tokens < len(expected.prompt)
+        first = next((start for batch in self.executor.batches for each, start, _ in batch if each == rid), 0)
+        assert last.usage.cached_tokens == first < len(expected.prompt)
 
 
 SchedulerMachine.TestCase.settings = settings(

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 
 from millstream.errors import InvariantError
 from millstream.kv.pool import KVPool, Lease
-from millstream.kv.radix_cache import Match
 from millstream.observe.ledger import ReleaseCause
 from millstream.scheduler.admission import Limits
-from millstream.scheduler.policy import Admission, Budgets, StepPlan, Work, plan
+from millstream.scheduler.policy import Admission, Budgets, Known, StepPlan, Work, plan
 from millstream.scheduler.queues import Queues
 from millstream.scheduler.state import Phase, Req
 
@@ -61,21 +60,26 @@ class Placement:
                 running=self._limits.max_running_requests,
                 pages=self._pool.available,
                 page_size=self._pool.page_size,
-                share_prefixes=self._pool.share_prefixes,
             )
             step = plan(
                 running=list(self._queues.running.values()),
                 waiting=self._queues.waiting,
                 sleeping=[req for req in self._queues.paused.values() if req.lease is not None],
                 budgets=budgets,
-                match=self._match,
+                find=self._find,
             )
             if step.retract is None:
                 return step
             self._retract(step.retract)
 
-    def _match(self, req: Req) -> Match:
-        return self._pool.match(req.namespace, req.token_ids)
+    def _find(self, req: Req) -> Known:
+        match = self._pool.match(req.namespace, req.token_ids)
+        num_tokens = len(match.pages) * self._pool.page_size
+        if req.family is not None and num_tokens < req.num_forkable <= num_tokens + self._pool.page_size:
+            source = req.family.holder(req.num_forkable)
+            if source is not None:
+                return Known(match, req.num_forkable, source)
+        return Known(match, num_tokens)
 
     def _retract(self, req: Req) -> None:
         """Take a request's pages; a running one goes back to the queue. Its output is kept; its KV is computed again."""
@@ -100,6 +104,10 @@ class Placement:
             row.end = end
             row.sample = end == len(req.token_ids)
             row.banned_token_ids = req.end_rule.banned_token_ids(req.num_output_tokens) if row.sample else ()
+            row.copies = ()
+        for (req, known), lease in zip(step.admit, leases, strict=True):
+            if known.source is not None:
+                req.row.copies = ((known.source.row.pages[lease.num_shared], lease.pages[lease.num_shared]),)
         return step.work
 
     def _start(self, admitted: Admission) -> Lease:
@@ -110,7 +118,7 @@ class Placement:
         self._queues.move(req, Phase.RUNNING, "admitted")
         req.lease = lease
         req.row.pages = lease.pages
-        req.num_computed = lease.num_shared * self._pool.page_size
+        req.num_computed = admitted.known.num_tokens
         req.is_prefilling = True
         if req.cached_tokens is None:
             req.cached_tokens = req.num_computed

@@ -25,14 +25,23 @@ class Budgets(NamedTuple):
     running: int  # requests
     pages: int  # free or evictable
     page_size: int  # tokens
-    share_prefixes: bool = True  # whether what one prefill computes can serve another request
+
+
+class Known(NamedTuple):
+    """What a waiting request need not compute: `num_tokens`, in the pages of `match` and, where those end earlier, in the
+    page behind them, of which `source` has one to copy.
+    """
+
+    match: Match
+    num_tokens: int
+    source: Req | None = None
 
 
 class Admission(NamedTuple):
-    """Start `req`: pin the `num_reused` tokens that are known, and give it pages for all the others."""
+    """Start `req`: pin what is `known` of it, and give it pages for all the others."""
 
     req: Req
-    num_reused: int
+    known: Known
 
 
 class Work(NamedTuple):
@@ -60,15 +69,15 @@ def plan(
     waiting: Iterable[Req],
     sleeping: Sequence[Req] = (),
     budgets: Budgets,
-    match: Callable[[Req], Match],
+    find: Callable[[Req], Known],
 ) -> StepPlan:
-    """Decide one step. Changes nothing; `match` must not either.
+    """Decide one step. Changes nothing; `find` must not either.
 
     Args:
         running: in order of arrival; each holds the pages of the positions it has computed and, prefilling, of all it has.
         waiting: in order of arrival.
         sleeping: those of the paused that hold pages, longest paused first.
-        match: finds the reusable prefix of a waiting request.
+        find: finds the reusable prefix of a waiting request.
 
     Decodes always run, and prefill gets the tokens they leave of the step. At least one: steps of several tokens a request
     may fill the budget for long, and nobody is kept out for good.
@@ -99,14 +108,14 @@ def plan(
         running=budgets.running - len(running),
         pages=pages_left - len(running),  # a page each to grow into: else the next step's retraction undoes the admission
     )
-    admit, is_short_of_pages = _admit(prefills, waiting, spare, match)
+    admit, is_short_of_pages = _admit(prefills, waiting, spare, find)
     if is_short_of_pages and sleeping:
         return StepPlan(retract=sleeping[0])
     return StepPlan(admit=admit, work=decodes + _chunks(prefills, admit, prefill_tokens))
 
 
 def _admit(
-    prefills: Sequence[Req], waiting: Iterable[Req], spare: Budgets, match: Callable[[Req], Match]
+    prefills: Sequence[Req], waiting: Iterable[Req], spare: Budgets, find: Callable[[Req], Known]
 ) -> tuple[list[Admission], bool]:
     """Take requests from the front while slots, pages and prefill tokens last; never skip one to reach a smaller one.
 
@@ -114,40 +123,45 @@ def _admit(
     could start if there were more pages.
     """
     admitted: list[Admission] = []
-    tokens_left, slots, pages_left, page_size, share_prefixes = spare
-    leaders = list(prefills) if share_prefixes else []
+    tokens_left, slots, pages_left, page_size = spare
+    leaders = list(prefills)
     for req in waiting:
         if tokens_left <= 0 or slots <= 0:
             break
-        found = match(req)
-        num_matched = len(found.pages)
-        need = -(-len(req.token_ids) // page_size) - num_matched + found.num_unpinned
-        if any(_is_computing_more(leader, req, num_matched, page_size) for leader in leaders):
+        known = find(req)
+        need = -(-len(req.token_ids) // page_size) - len(known.match.pages) + known.match.num_unpinned
+        if any(_is_computing_more(leader, req, known.num_tokens, page_size) for leader in leaders):
             # its prefix is in the making, and computing it twice costs more than waiting. Those behind wait too, which keeps
             # the order; the wait ends with the leader's prefill.
             break
         if need > pages_left:
             return admitted, True
-        admitted.append(Admission(req, num_matched * page_size))
-        if share_prefixes:
-            leaders.append(req)
-        tokens_left -= len(req.token_ids) - num_matched * page_size
+        admitted.append(Admission(req, known))
+        leaders.append(req)
+        tokens_left -= len(req.token_ids) - known.num_tokens
         pages_left -= need + 1
         slots -= 1
     return admitted, False
 
 
-def _is_computing_more(leader: Req, req: Req, num_matched: int, page_size: int) -> bool:
-    """Whether `leader`'s prefill will make at least one page more of `req`'s prefix known than is now."""
-    num_tokens = (num_matched + 1) * page_size
-    if leader.namespace != req.namespace or num_tokens >= len(req.token_ids) or num_tokens >= len(leader.token_ids):
+def _is_computing_more(leader: Req, req: Req, num_known: int, page_size: int) -> bool:
+    """Whether `leader`'s prefill will make more of `req`'s prefix known than is now: a page, or what a fork takes over."""
+    if req.family is not None and leader.family is req.family:
+        return num_known < req.num_forkable
+    num_tokens = (num_known // page_size + 1) * page_size
+    if (
+        req.namespace is None
+        or leader.namespace != req.namespace
+        or num_tokens >= len(req.token_ids)
+        or num_tokens >= len(leader.token_ids)
+    ):
         return False
     return leader.token_ids[:num_tokens] == req.token_ids[:num_tokens]
 
 
 def _chunks(prefills: Sequence[Req], admitted: Sequence[Admission], tokens_left: int) -> list[Work]:
     starts = [(req, req.num_computed) for req in prefills]
-    starts += admitted
+    starts += [(req, known.num_tokens) for req, known in admitted]
     chunks: list[Work] = []
     for req, start in starts:
         if tokens_left <= 0:

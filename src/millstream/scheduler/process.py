@@ -50,8 +50,8 @@ def run(config: ChildConfig, control: ControlLink) -> None:
                 pool=KVPool(
                     num_pages=engine.num_pages,
                     page_size=engine.page_size,
-                    share_prefixes=not config.server.disable_radix_cache,
                 ),
+                share_prefixes=not config.server.disable_radix_cache,
                 eos_token_ids=frozenset(engine.eos_token_ids),
                 limits=Limits(
                     max_running_requests=config.server.max_running_requests,

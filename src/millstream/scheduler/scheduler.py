@@ -38,6 +38,7 @@ from millstream.observe.ledger import Ledger
 from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.deadlines import Deadlines
+from millstream.scheduler.family import Families
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.forward import run_step
 from millstream.scheduler.output import StepOutput, ToDetokenizer
@@ -78,6 +79,7 @@ class Scheduler:
         pool: KVPool,
         eos_token_ids: frozenset[int],
         limits: Limits,
+        share_prefixes: bool = True,
         to_detokenizer: ToDetokenizer,
         to_entry: Callable[[int], Sender],
         ledger: Ledger | None = None,
@@ -93,6 +95,7 @@ class Scheduler:
         self._live: dict[str, Req] = {}  # in order of arrival
         self._queues = Queues()
         self._placement = Placement(queues=self._queues, pool=pool, limits=limits, clock=clock)
+        self._families = Families(pool=pool, share_prefixes=share_prefixes)
         self._num_arrivals = 0
         self._deadlines = Deadlines()
         self._pace = Pace()
@@ -186,6 +189,7 @@ class Scheduler:
             InvariantError: something is lost, shared or held by nobody.
         """
         self._queues.audit(self._live.values())
+        self._families.audit(self._live.values())
         self._pool.audit([req.lease for req in self._live.values() if req.lease is not None])
         for req in self._live.values():
             if req.phase is not Phase.PAUSED and (req.lease is not None) != (req.phase is Phase.RUNNING):
@@ -225,6 +229,7 @@ class Scheduler:
         else:
             self._num_arrivals += 1
             self._live[req.rid] = req
+            self._families.join(req)
             self._queues.add(req)
             self._verdicts.accept(req.entry, req.rid)
             if message.deadline is not None:
@@ -328,6 +333,7 @@ class Scheduler:
         self._pace.note_end(req.num_output_tokens)
         # after a fault nobody knows what is in the pages
         self._placement.release(req, 0 if cause == "engine_error" else req.num_computed, cause)
+        self._families.leave(req)
         self._output.add(req, new_ids, held_back=held_back, finish=reason)
         req.account.settle(cause)
 

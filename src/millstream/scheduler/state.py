@@ -7,6 +7,7 @@ request can be thrown back to the queue and computed again.
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from millstream.errors import InvariantError
 from millstream.execution.interface import ForwardRow
@@ -14,6 +15,9 @@ from millstream.kv.pool import Lease
 from millstream.messages import TokenizedGenerateReqInput, TokenRow, Usage
 from millstream.observe.ledger import Account
 from millstream.scheduler.finish import EndRule
+
+if TYPE_CHECKING:
+    from millstream.scheduler.family import Family
 
 
 class Phase(Enum):
@@ -44,6 +48,7 @@ class Req:
         "connection",
         "end_rule",
         "entry",
+        "family",
         "final_row",
         "held_back",
         "is_prefilling",
@@ -72,7 +77,8 @@ class Req:
         self.num_prompt_tokens = len(message.input_ids)
         self.sampling = message.sampling
         self.max_new_tokens = message.max_new_tokens
-        self.namespace = message.cache_namespace
+        self.namespace: str | None = message.cache_namespace  # None: nothing is shared
+        self.family: Family | None = None  # the other choices of its call
         self.timing = message.timing
         self.end_rule = end_rule
         self.phase = Phase.WAITING
@@ -94,6 +100,11 @@ class Req:
             seed=self.sampling.seed or 0,  # the entry draws one where the client gave none
             sample=False,
         )
+
+    @property
+    def num_forkable(self) -> int:
+        """Tokens that another choice of the same prompt may have computed for it: the last of all is always computed."""
+        return min(self.num_prompt_tokens, len(self.token_ids) - 1)
 
     @property
     def num_output_tokens(self) -> int:

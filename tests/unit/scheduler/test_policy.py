@@ -9,8 +9,9 @@ from millstream.kv.pool import Lease
 from millstream.kv.radix_cache import Match
 from millstream.messages import SamplingParams, Timing, TokenizedGenerateReqInput
 from millstream.observe.ledger import Ledger
+from millstream.scheduler.family import Family
 from millstream.scheduler.finish import EndRule
-from millstream.scheduler.policy import Budgets, StepPlan, plan
+from millstream.scheduler.policy import Budgets, Known, StepPlan, plan
 from millstream.scheduler.state import Phase, Req
 from tests.unit.scheduler.harness import tokenizer
 
@@ -19,13 +20,13 @@ SAMPLING = SamplingParams()
 LEDGER = Ledger("test")
 
 
-def waiting(rid: str, tokens: int | list[int], *, namespace: str = "") -> Req:
+def waiting(rid: str, tokens: int | list[int], *, namespace: str | None = "", family: Family | None = None) -> Req:
     input_ids = [ord(rid[0])] * tokens if isinstance(tokens, int) else tokens
-    message = TokenizedGenerateReqInput(
-        rid=rid, input_ids=input_ids, sampling=SAMPLING, max_new_tokens=9, cache_namespace=namespace, timing=Timing()
-    )
+    message = TokenizedGenerateReqInput(rid=rid, input_ids=input_ids, sampling=SAMPLING, max_new_tokens=9, timing=Timing())
     rule = EndRule(sampling=SAMPLING, max_new_tokens=9, eos_token_ids=frozenset(), tokenizer=tokenizer())
-    return Req(message, rule, LEDGER.open(rid))
+    req = Req(message, rule, LEDGER.open(rid))
+    req.namespace, req.family = namespace, family
+    return req
 
 
 def running(rid: str, tokens: int | list[int], computed: int, *, decoding: bool) -> Req:
@@ -49,14 +50,13 @@ def make_plan(
     pages: int = 100,
     known: int = 0,
     unpinned: int = 0,
-    share: bool = True,
 ) -> StepPlan:
     return plan(
         running=run,
         waiting=wait,
         sleeping=sleeping or [],
-        budgets=Budgets(step_tokens=tokens, running=slots, pages=pages, page_size=PAGE, share_prefixes=share),
-        match=lambda req: Match(None, list(range(known)), 0, unpinned),
+        budgets=Budgets(step_tokens=tokens, running=slots, pages=pages, page_size=PAGE),
+        find=lambda req: Known(Match(None, list(range(known)), 0, unpinned), known * PAGE),
     )
 
 
@@ -179,7 +179,15 @@ def test_a_prefix_known_as_far_as_the_leader_goes_holds_nobody() -> None:
     assert admitted(step) == ["h"]
 
 
-@pytest.mark.parametrize(("share", "expected"), [(True, ["a"]), (False, ["a", "b"])])
-def test_equal_prompts_wait_for_each_other_only_where_prefixes_are_shared(share: bool, expected: list[str]) -> None:
+@pytest.mark.parametrize(("namespace", "expected"), [("", ["a"]), (None, ["a", "b"])])
+def test_equal_prompts_wait_for_each_other_only_where_prefixes_are_shared(namespace: str | None, expected: list[str]) -> None:
     prompt = [7] * 12
-    assert admitted(make_plan([], [waiting("a", list(prompt)), waiting("b", list(prompt))], share=share)) == expected
+    wait = [waiting(rid, list(prompt), namespace=namespace) for rid in "ab"]
+    assert admitted(make_plan([], wait)) == expected
+
+
+@pytest.mark.parametrize(("length", "expected"), [(1, ["a", "b", "z"]), (2, ["a"]), (9, ["a"])])
+def test_the_choices_of_a_prompt_wait_for_the_first_of_them_however_short_it_is(length: int, expected: list[str]) -> None:
+    family = Family([7] * length, "")
+    wait = [waiting(rid, [7] * length, family=family) for rid in "ab"]
+    assert admitted(make_plan([], [*wait, waiting("z", 2)])) == expected
