@@ -68,6 +68,12 @@ class ServerConfig:
     """Prompt tokens that may wait; more are refused with 429. Default: 32 contexts."""
     max_live_requests: int | None = None
     """Requests the entry holds, from their first byte on; more are refused with 429. Default: twice what may run and wait."""
+    schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
+    """Who is next of those that wait, at equal priority: `fcfs` (first come) or `lpm` (longest known prefix)."""
+    enable_priority_scheduling: bool = False
+    """Honour `priority` of requests: the higher goes first, and lower ones that run give way. Without it, it is refused."""
+    oldest_first_every: int = 8
+    """Of so many admissions one goes to whoever waits longest, whatever priorities and prefixes say: nobody waits for ever."""
     chunked_prefill_size: int = 256
     """Tokens in one step, decode included: a longer prompt is prefilled in chunks beside running requests."""
     max_detokenizer_states: int = 65536
@@ -153,6 +159,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_queued_requests", 0, 1 << 20),
     ("max_queued_tokens", 1, 1 << 40),
     ("max_live_requests", 1, 1 << 21),
+    ("oldest_first_every", 1, 1 << 20),
     ("chunked_prefill_size", 1, 1 << 20),
     ("max_detokenizer_states", 1, 1 << 24),
     ("sse_keep_alive_s", 0.01, 3600),

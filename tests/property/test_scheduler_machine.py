@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.messages import Abort, BatchTokenIDOutput, FinishReason, Length, Stop
+from millstream.scheduler.order import Order, SchedulePolicy
 from tests.unit.scheduler.harness import EOS, CheckingExecutor, Desk, next_token, tokenizer
 from tests.unit.scheduler.test_deadlines import Time
 
@@ -65,8 +66,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_running=st.integers(1, 8),
         bursts=st.lists(st.integers(1, 4), min_size=1, max_size=5),
         share=st.booleans(),
+        policy=st.sampled_from(["fcfs", "lpm"]),
+        oldest_every=st.sampled_from([1, 2, 8]),
     )
-    def start(self, num_pages: int, page_size: int, chunk: int, max_running: int, bursts: list[int], share: bool) -> None:
+    def start(
+        self,
+        num_pages: int,
+        page_size: int,
+        chunk: int,
+        max_running: int,
+        bursts: list[int],
+        share: bool,
+        policy: SchedulePolicy,
+        oldest_every: int,
+    ) -> None:
         self.clock = Time()
         self.executor = CheckingExecutor(
             num_pages=num_pages, page_size=page_size, burst=lambda position: bursts[position % len(bursts)]
@@ -74,6 +87,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.desk = Desk(
             self.executor,
             share_prefixes=share,
+            order=Order(policy, oldest_every=oldest_every),
             chunked_prefill_size=chunk,
             max_running_requests=max_running,
             max_queued_requests=6,
@@ -100,6 +114,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         timeout=st.sampled_from([None, None, 1, 3]),
         progress=st.booleans(),
         choices=st.sampled_from([1, 1, 2, 4]),
+        priority=st.sampled_from([0, 0, 0, -1, 1, 7]),
     )
     def submit(
         self,
@@ -114,6 +129,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         timeout: int | None,
         progress: bool,
         choices: int,
+        priority: int,
     ) -> None:
         prompt = stem[:length] + tail
         max_new = min(max_new, self.context - len(prompt))
@@ -133,6 +149,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 progress=progress,
                 call=call,
                 seed=1 + choice,
+                priority=priority,
                 min_new_tokens=min_new,
                 ignore_eos=ignore_eos,
                 stop=stop,

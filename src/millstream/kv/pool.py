@@ -140,6 +140,11 @@ class KVPool:
         lease.num_shared = 0
         lease.node = None
 
+    def num_freed(self, leases: Sequence[Lease]) -> int:
+        """How many pages more `grow` could get if these leases ended. Changes nothing."""
+        own = sum(len(lease.pages) - lease.num_shared for lease in leases)
+        return own + self._cache.num_unpinned_without([lease.node for lease in leases if lease.node is not None])
+
     def forget(self, namespace: str) -> None:
         """Free all that the tree knows of a namespace in which no lease is left. Mutates.
 

@@ -210,18 +210,17 @@ class RadixCache:
             node = node.parent
         return [page for node in reversed(above) for page in node.pages]
 
+    def num_unpinned_without(self, pinned: Iterable[Node]) -> int:
+        """How many pages more could be evicted if these pins were taken back. Changes nothing."""
+        return sum(len(node.pages) for node, count in self._count_pins(pinned).items() if count == node.pins)
+
     def audit(self, pinned: Iterable[Node] = ()) -> None:
         """Check the class's invariants, and that `pinned`, one for each pin, are all that is pinned. O(pages); changes nothing.
 
         Raises:
             InvariantError: one does not hold.
         """
-        pins = Counter[Node]()
-        for node in pinned:
-            walk: Node | None = node
-            while walk is not None and walk is not self._root:
-                pins[walk] += 1
-                walk = walk.parent
+        pins = self._count_pins(pinned)
         num_pages = evictable = 0
         for node in self._nodes():
             if node.pins != pins[node]:
@@ -243,6 +242,15 @@ class RadixCache:
             evictable += 0 if node.pins else len(node.pages)
         if (num_pages, evictable) != (self.num_pages, self.evictable_pages):
             raise InvariantError("the tree's counts differ from its pages")
+
+    def _count_pins(self, pinned: Iterable[Node]) -> Counter[Node]:
+        pins = Counter[Node]()
+        for node in pinned:
+            walk: Node | None = node
+            while walk is not None and walk is not self._root:
+                pins[walk] += 1
+                walk = walk.parent
+        return pins
 
     def _nodes(self) -> list[Node]:
         return _subtree(self._root)[1:]

@@ -21,6 +21,7 @@ from millstream.kv.pool import KVPool
 from millstream.messages import EngineInfo, Ready, Shutdown, ToScheduler
 from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
+from millstream.scheduler.order import Order
 from millstream.scheduler.scheduler import Scheduler
 from millstream.text.tokenizer import Tokenizer, load_configured_tokenizer
 
@@ -52,6 +53,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
                     page_size=engine.page_size,
                 ),
                 share_prefixes=not config.server.disable_radix_cache,
+                order=Order(config.server.schedule_policy, oldest_every=config.server.oldest_first_every),
                 eos_token_ids=frozenset(engine.eos_token_ids),
                 limits=Limits(
                     max_running_requests=config.server.max_running_requests,

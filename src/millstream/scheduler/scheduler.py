@@ -41,6 +41,7 @@ from millstream.scheduler.deadlines import Deadlines
 from millstream.scheduler.family import Families
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.forward import run_step
+from millstream.scheduler.order import Order
 from millstream.scheduler.output import StepOutput, ToDetokenizer
 from millstream.scheduler.pace import Pace
 from millstream.scheduler.placement import Placement
@@ -80,6 +81,7 @@ class Scheduler:
         eos_token_ids: frozenset[int],
         limits: Limits,
         share_prefixes: bool = True,
+        order: Order | None = None,
         to_detokenizer: ToDetokenizer,
         to_entry: Callable[[int], Sender],
         ledger: Ledger | None = None,
@@ -94,7 +96,7 @@ class Scheduler:
         self._clock = clock
         self._live: dict[str, Req] = {}  # in order of arrival
         self._queues = Queues()
-        self._placement = Placement(queues=self._queues, pool=pool, limits=limits, clock=clock)
+        self._placement = Placement(queues=self._queues, order=order or Order(), pool=pool, limits=limits, clock=clock)
         self._families = Families(pool=pool, share_prefixes=share_prefixes)
         self._num_arrivals = 0
         self._deadlines = Deadlines()

@@ -52,12 +52,16 @@ class Req:
         "final_row",
         "held_back",
         "is_prefilling",
+        "is_promoted",
         "lease",
         "max_new_tokens",
         "namespace",
         "num_computed",
+        "num_preempted",
         "num_prompt_tokens",
         "phase",
+        "priority",
+        "rank",
         "rid",
         "row",
         "sampling",
@@ -70,6 +74,10 @@ class Req:
         self.rid = message.rid
         self.account = account  # settled in FINISHED
         self.arrival = arrival  # orders the requests of one scheduler
+        self.priority = message.priority
+        self.is_promoted = False
+        self.rank = (1, -self.priority, arrival)  # the least goes first: in the queue, for pages and for the tokens of a step
+        self.num_preempted = 0
         self.slot = message.slot
         self.entry = message.entry
         self.call = message.call
@@ -115,6 +123,11 @@ class Req:
     def usage(self) -> Usage:
         """The counts as of now."""
         return Usage(self.num_prompt_tokens, len(self.token_ids) - self.num_prompt_tokens, self.cached_tokens or 0)
+
+    def promote(self) -> None:
+        """Rank above all priorities from now on. No queue may be sorted by the old rank."""
+        self.is_promoted = True
+        self.rank = (0, 0, self.arrival)
 
     def move(self, phase: Phase) -> None:
         """Go to `phase`: the only way there.

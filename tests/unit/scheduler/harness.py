@@ -26,6 +26,7 @@ from millstream.messages import (
 )
 from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
+from millstream.scheduler.order import Order
 from millstream.scheduler.scheduler import Scheduler
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer
 from tests.support.rows import token_rows
@@ -175,7 +176,13 @@ class Desk:
     """One scheduler with everything around it."""
 
     def __init__(
-        self, executor: Executor, *, share_prefixes: bool = True, clock: Callable[[], float] | None = None, **limits: int
+        self,
+        executor: Executor,
+        *,
+        share_prefixes: bool = True,
+        order: Order | None = None,
+        clock: Callable[[], float] | None = None,
+        **limits: int,
     ) -> None:
         capabilities = executor.capabilities
         self.executor = executor
@@ -197,6 +204,7 @@ class Desk:
             tokenizer=tokenizer(),
             pool=self.pool,
             share_prefixes=share_prefixes,
+            order=order,
             eos_token_ids=frozenset({EOS}),
             limits=Limits(**(defaults | limits)),
             to_detokenizer=self.to_detokenizer,
@@ -221,6 +229,7 @@ class Desk:
         entry: int = 0,
         call: str = "",
         seed: int = 1,
+        priority: int = 0,
         **sampling: Any,
     ) -> None:
         """Hand over one request."""
@@ -237,6 +246,7 @@ class Desk:
                 slot=self._num_submitted,
                 entry=entry,
                 call=call,
+                priority=priority,
                 timing=Timing(),
             )
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from millstream.errors import InvariantError
@@ -18,13 +20,14 @@ from tests.unit.scheduler.harness import tokenizer
 PAGE = 4
 SAMPLING = SamplingParams()
 LEDGER = Ledger("test")
+ARRIVALS = itertools.count()  # tests make their requests in order of arrival
 
 
 def waiting(rid: str, tokens: int | list[int], *, namespace: str | None = "", family: Family | None = None) -> Req:
     input_ids = [ord(rid[0])] * tokens if isinstance(tokens, int) else tokens
     message = TokenizedGenerateReqInput(rid=rid, input_ids=input_ids, sampling=SAMPLING, max_new_tokens=9, timing=Timing())
     rule = EndRule(sampling=SAMPLING, max_new_tokens=9, eos_token_ids=frozenset(), tokenizer=tokenizer())
-    req = Req(message, rule, LEDGER.open(rid))
+    req = Req(message, rule, LEDGER.open(rid), next(ARRIVALS))
     req.namespace, req.family = namespace, family
     return req
 
@@ -54,9 +57,11 @@ def make_plan(
     return plan(
         running=run,
         waiting=wait,
+        urgent=min(wait, key=lambda req: (-req.priority, req.arrival), default=None),
         sleeping=sleeping or [],
         budgets=Budgets(step_tokens=tokens, running=slots, pages=pages, page_size=PAGE),
         find=lambda req: Known(Match(None, list(range(known)), 0, unpinned), known * PAGE),
+        num_freed=lambda reqs: sum(len(req.row.pages) for req in reqs),
     )
 
 
