@@ -76,6 +76,8 @@ class ServerConfig:
     """Of so many admissions one goes to whoever waits longest, whatever priorities and prefixes say: nobody waits for ever."""
     chunked_prefill_size: int = 256
     """Tokens in one step, decode included: a longer prompt is prefilled in chunks beside running requests."""
+    target_itl_ms: float = 100.0
+    """Milliseconds a step should stay within while requests decode: chunks beside them are sized for it; 0 for any."""
     max_detokenizer_states: int = 65536
     """Requests whose text may be under way at once; one more is ended with 503."""
 
@@ -161,6 +163,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_live_requests", 1, 1 << 21),
     ("oldest_first_every", 1, 1 << 20),
     ("chunked_prefill_size", 1, 1 << 20),
+    ("target_itl_ms", 0, 3_600_000),
     ("max_detokenizer_states", 1, 1 << 24),
     ("sse_keep_alive_s", 0.01, 3600),
     ("request_timeout_s", 0.001, 86400),

@@ -15,6 +15,7 @@ from millstream.scheduler.order import Order
 from millstream.scheduler.policy import Admission, Budgets, Known, StepPlan, Work, plan
 from millstream.scheduler.queues import Queues
 from millstream.scheduler.state import Phase, Req
+from millstream.scheduler.step_cost import StepCost
 
 MAX_PREEMPTIONS = 4  # of one request: after them it ranks above all priorities
 
@@ -22,7 +23,17 @@ MAX_PREEMPTIONS = 4  # of one request: after them it ranks above all priorities
 class Placement:
     """Slots and pages of the requests in `queues`."""
 
-    def __init__(self, *, queues: Queues, order: Order, pool: KVPool, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        queues: Queues,
+        order: Order,
+        pool: KVPool,
+        limits: Limits,
+        step_cost: StepCost,
+        clock: Callable[[], float],
+    ) -> None:
+        self._step_cost = step_cost
         self._queues = queues
         self._order = order
         self._pool = pool
@@ -76,6 +87,7 @@ class Placement:
                 budgets=budgets,
                 find=self._find,
                 num_freed=self._num_freed,
+                prefill_beside=self._step_cost.prefill_tokens,
             )
             if step.retract is None:
                 return step

@@ -83,6 +83,7 @@ def plan(
     budgets: Budgets,
     find: Callable[[Req], Known],
     num_freed: Callable[[Sequence[Req]], int],
+    prefill_beside: Callable[[int], int],
 ) -> StepPlan:
     """Decide one step. Changes nothing; what it is given to call must not either.
 
@@ -93,6 +94,7 @@ def plan(
         sleeping: those of the paused that hold pages, longest paused first.
         find: finds the reusable prefix of a waiting request.
         num_freed: the pages that come free, or can be evicted, when these running requests are retracted.
+        prefill_beside: how many prompt tokens a step has time for beside so many tokens of decodes.
 
     Decodes always run, and prefill gets the tokens they leave of the step. At least one: steps of several tokens a request
     may fill the budget for long, and nobody is kept out for good.
@@ -117,7 +119,7 @@ def plan(
         if len(running) == 1:
             raise InvariantError("a request that runs alone does not fit the pool")  # admission refuses those
         return StepPlan(retract=running[-1])
-    prefill_tokens = max(budgets.step_tokens - decode_tokens, 1)
+    prefill_tokens = max(min(budgets.step_tokens - decode_tokens, prefill_beside(decode_tokens)), 1)
     spare = budgets._replace(
         step_tokens=prefill_tokens,
         running=budgets.running - len(running),

@@ -49,6 +49,7 @@ from millstream.scheduler.policy import Work
 from millstream.scheduler.progress import ProgressWatch
 from millstream.scheduler.queues import Queues
 from millstream.scheduler.state import Phase, Req
+from millstream.scheduler.step_cost import StepCost
 from millstream.scheduler.verdicts import Verdicts
 from millstream.text.tokenizer import Tokenizer
 
@@ -96,7 +97,15 @@ class Scheduler:
         self._clock = clock
         self._live: dict[str, Req] = {}  # in order of arrival
         self._queues = Queues()
-        self._placement = Placement(queues=self._queues, order=order or Order(), pool=pool, limits=limits, clock=clock)
+        self._step_cost = StepCost(limits.target_itl_s)
+        self._placement = Placement(
+            queues=self._queues,
+            order=order or Order(),
+            pool=pool,
+            limits=limits,
+            step_cost=self._step_cost,
+            clock=clock,
+        )
         self._families = Families(pool=pool, share_prefixes=share_prefixes)
         self._num_arrivals = 0
         self._deadlines = Deadlines()
@@ -153,7 +162,7 @@ class Scheduler:
                 output = run_step(self._executor, [item.req.row for item in work])
                 self.got_on = any(output.token_ids) or not all(item.req.row.sample for item in work)
                 now = self._clock()
-                self._pace.note_step(sum([item.end - item.start for item in work]), now - started)
+                self._note_step(work, now - started)
                 for index, item in enumerate(work):
                     self._settle(item, output, index, now)
         self._send()
@@ -248,6 +257,16 @@ class Scheduler:
         req = self._live.get(message.rid)
         if req is not None:
             self._end_by_abort(req, message.cause, _DRAINED if message.cause == "drain" else "The request was aborted.")
+
+    def _note_step(self, work: Sequence[Work], seconds: float) -> None:
+        decode = prefill = 0
+        for req, start, end in work:
+            if req.is_prefilling:
+                prefill += end - start
+            else:
+                decode += end - start
+        self._pace.note_step(decode + prefill, seconds)
+        self._step_cost.note_step(decode, prefill, seconds)
 
     def _end_overdue(self) -> None:
         if not self._deadlines:

@@ -182,7 +182,7 @@ class Desk:
         share_prefixes: bool = True,
         order: Order | None = None,
         clock: Callable[[], float] | None = None,
-        **limits: int,
+        **limits: Any,
     ) -> None:
         capabilities = executor.capabilities
         self.executor = executor

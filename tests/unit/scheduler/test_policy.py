@@ -53,6 +53,7 @@ def make_plan(
     pages: int = 100,
     known: int = 0,
     unpinned: int = 0,
+    beside: int = 1000,
 ) -> StepPlan:
     return plan(
         running=run,
@@ -61,6 +62,7 @@ def make_plan(
         sleeping=sleeping or [],
         budgets=Budgets(step_tokens=tokens, running=slots, pages=pages, page_size=PAGE),
         find=lambda req: Known(Match(None, list(range(known)), 0, unpinned), known * PAGE),
+        prefill_beside=lambda decode_tokens: beside if decode_tokens else 1000,
         num_freed=lambda reqs: sum(len(req.row.pages) for req in reqs),
     )
 
@@ -153,6 +155,13 @@ def test_several_accepted_tokens_are_computed_together() -> None:
 def test_bursts_that_fill_the_step_leave_one_token_for_prefill() -> None:
     step = make_plan([running("a", 14, 6, decoding=True), running("b", 9, 0, decoding=False)], [], tokens=8)
     assert work(step) == [("a", 6, 14), ("b", 0, 1)]
+
+
+def test_what_a_step_has_time_for_bounds_prompts_beside_decodes_and_nothing_else() -> None:
+    talks, long, next_one = running("a", 6, 5, decoding=True), running("b", 20, 0, decoding=False), waiting("c", 20)
+    assert work(make_plan([talks, long], [next_one], beside=24)) == [("a", 5, 6), ("b", 0, 20), ("c", 0, 4)]
+    assert work(make_plan([long], [next_one], beside=24)) == [("b", 0, 20), ("c", 0, 12)]
+    assert admitted(make_plan([talks, long], [next_one], beside=20)) == []
 
 
 @pytest.mark.parametrize(
