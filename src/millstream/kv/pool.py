@@ -57,6 +57,11 @@ class KVPool:
         """Pages the prefix tree owns."""
         return self._cache.num_pages
 
+    @property
+    def tree_version(self) -> int:
+        """Another number whenever `match` may find more or less than before."""
+        return self._cache.version
+
     def pages_for(self, num_tokens: int) -> int:
         """Pages that `num_tokens` positions take."""
         return -(-num_tokens // self.page_size)

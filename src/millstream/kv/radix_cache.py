@@ -60,6 +60,7 @@ class RadixCache:
         self._heap: list[
             tuple[int, int, Node]
         ] = []  # (used when queued, serial, node): candidates for eviction, checked lazily
+        self.version = 0  # counts the changes of what is known
         self.num_pages = 0
         self.evictable_pages = 0
         self.num_pins = 0  # what `pin` gave out and `unpin` has not taken back
@@ -146,6 +147,7 @@ class RadixCache:
         while walk is not None:  # a parent is never older than its children
             walk.used = self._clock
             walk = walk.parent
+        self.version += 1
         self.num_pages += len(new_pages)
         self.evictable_pages += len(new_pages)
         self._queue(node)
@@ -173,6 +175,7 @@ class RadixCache:
                 self._queue(node)
             else:
                 self._detach(node)
+        self.version += bool(evicted)
         self.num_pages -= len(evicted)
         self.evictable_pages -= len(evicted)
         return evicted
@@ -194,6 +197,7 @@ class RadixCache:
         if forgotten:
             self._heap = [entry for entry in self._heap if entry[2].pages]
             heapq.heapify(self._heap)
+        self.version += 1
         self.num_pages -= len(forgotten)
         self.evictable_pages -= len(forgotten)
         return forgotten

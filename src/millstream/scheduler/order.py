@@ -28,13 +28,18 @@ class Order:
         self._policy = policy
         self._oldest_every = oldest_every
         self._num_passed = 0
+        self._known: dict[int, int] = {}  # `lpm`: tokens known, by arrival
+        self._known_at = -1  # the version of the prefix tree then
 
-    def line(self, waiting: WaitingQueue, find: Callable[[Req], Known], favoured: Req | None = None) -> Iterator[Req]:
+    def line(
+        self, waiting: WaitingQueue, find: Callable[[Req], Known], favoured: Req | None = None, *, version: int = 0
+    ) -> Iterator[Req]:
         """All that wait, as if each were admitted in its turn; `favoured`, for whom room was made, goes before them.
 
-        Changes nothing. Lazy: what `lpm` costs is spent when somebody asks for the first.
+        Lazy: what `lpm` costs is spent when somebody asks for the first, and spent again when `version`, of the tree in which
+        `find` finds prefixes, is another.
         """
-        ranked = iter(self._ranked(waiting, find))
+        ranked = iter(self._ranked(waiting, find, version))
         by_arrival, oldest, num_passed = waiting.by_arrival, 0, self._num_passed
         taken: set[Req] = set()
         while len(taken) < len(by_arrival):
@@ -59,8 +64,14 @@ class Order:
             req.promote()
         self._num_passed = 0
 
-    def _ranked(self, waiting: WaitingQueue, find: Callable[[Req], Known]) -> Iterable[Req]:
+    def _ranked(self, waiting: WaitingQueue, find: Callable[[Req], Known], version: int) -> Iterable[Req]:
         if self._policy == "fcfs":
             return waiting
-        front = sorted(islice(waiting, LPM_WINDOW), key=lambda req: (req.rank[:2], -find(req).num_tokens, req.arrival))
+        if version != self._known_at:
+            self._known, self._known_at = {}, version
+        known = self._known
+        for req in islice(waiting, LPM_WINDOW):
+            if req.arrival not in known:
+                known[req.arrival] = find(req).num_tokens
+        front = sorted(islice(waiting, LPM_WINDOW), key=lambda req: (req.rank[:2], -known[req.arrival], req.arrival))
         return chain(front, islice(waiting, LPM_WINDOW, None))

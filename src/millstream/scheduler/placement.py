@@ -81,7 +81,7 @@ class Placement:
             )
             step = plan(
                 running=list(self._queues.running.values()),
-                waiting=self._order.line(waiting, self._find, favoured),
+                waiting=self._order.line(waiting, self._find, favoured, version=self._pool.tree_version),
                 urgent=waiting.urgent,
                 sleeping=[req for req in self._queues.paused.values() if req.lease is not None],
                 budgets=budgets,

@@ -73,6 +73,19 @@ def test_the_longest_known_prefix_goes_first_among_equal_priorities() -> None:
     assert line(Order("fcfs"), queue) == [4, 0, 1, 2, 3]
 
 
+def test_prefixes_are_looked_up_again_only_when_the_tree_has_changed() -> None:
+    queue, asked = queue_of(req(0), req(1, known=8)), []
+
+    def find_once(each: Req) -> Known:
+        asked.append(each.arrival)
+        return find(each)
+
+    order = Order("lpm")
+    for version in (1, 1, 2):
+        assert [each.arrival for each in order.line(queue, find_once, version=version)] == [1, 0]
+    assert asked == [0, 1, 0, 1]
+
+
 def test_only_the_front_of_a_long_queue_is_sorted_by_prefix() -> None:
     queue = queue_of(*(req(arrival, known=arrival) for arrival in range(200)))
     assert line(Order("lpm", oldest_every=ENDLESS), queue) == [*range(127, -1, -1), *range(128, 200)]
