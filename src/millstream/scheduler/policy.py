@@ -192,8 +192,10 @@ def _victim(
     if not victims:
         return None
     known = find(urgent)
-    if any(req.is_prefilling and _is_computing_more(req, urgent, known.num_tokens, spare.page_size) for req in running):
-        return None
+    prefills = [Start(req, req.num_computed) for req in running if req.is_prefilling]
+    _, tokens_left = _place(prefills, 0, urgent, spare.step_tokens)
+    if tokens_left <= 0 or any(_is_computing_more(leader, urgent, known.num_tokens, spare.page_size) for leader, _ in prefills):
+        return None  # it could not begin all the same
     missing = _num_pages_needed(urgent, known, spare.page_size) - spare.pages
     is_enough = any(missing <= count + num_freed(victims[:count]) for count in range(1, len(victims) + 1))
     return victims[0] if is_enough else None

@@ -89,6 +89,22 @@ def test_nobody_gives_way_in_vain() -> None:
     assert (preemptions(at), at.finish("next")) == (0, Length(6))
 
 
+def test_nobody_gives_way_before_its_place_can_be_used() -> None:
+    at, executor = desk(max_running_requests=2, chunked_prefill_size=16)
+    submit(at, "low", length=4, max_new=30)
+    at.step()
+    submit(at, "high", priority=2, length=60)
+    at.step()
+    submit(at, "next", priority=1)
+    for _ in range(3):
+        at.step()
+        assert rids(executor) == ["low", "high"]  # the prompt of `high` takes all tokens of the step
+    at.step()
+    assert rids(executor) == ["high", "next"]
+    at.run()
+    assert preemptions(at) == 1
+
+
 def test_when_pages_run_out_the_lowest_priority_loses_its_own() -> None:
     at, executor = desk(num_pages=8)
     submit(at, "low", length=8, max_new=20)
