@@ -65,7 +65,7 @@ class ServerConfig:
     cache_dir: str | None = None
     """Where packed weights are kept for the next start. Default: the user's cache directory, such as ~/.cache/millstream."""
     disable_radix_cache: bool = False
-    """Do not reuse the KV of shared prompt prefixes."""
+    """Do not reuse the KV of shared prompt prefixes. The choices of one call still compute their prompt once."""
     max_running_requests: int = 64
     """Requests that may run in one batch."""
     max_queued_requests: int = 512
@@ -74,8 +74,16 @@ class ServerConfig:
     """Prompt tokens that may wait; more are refused with 429. Default: 32 contexts."""
     max_live_requests: int | None = None
     """Requests the entry holds, from their first byte on; more are refused with 429. Default: twice what may run and wait."""
+    schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
+    """Who is next of those that wait, at equal priority: `fcfs` (first come) or `lpm` (longest known prefix)."""
+    enable_priority_scheduling: bool = False
+    """Honour `priority` of requests: the higher goes first, and lower ones that run give way. Without it, it is refused."""
+    oldest_first_every: int = 8
+    """Of so many admissions one goes to whoever waits longest, whatever priorities and prefixes say: nobody waits for ever."""
     chunked_prefill_size: int = 256
     """Tokens in one step, decode included: a longer prompt is prefilled in chunks beside running requests."""
+    target_itl_ms: float = 100.0
+    """Milliseconds a step should stay within while requests decode: chunks beside them are sized for it; 0 for any."""
     speculative_algorithm: Literal["ngram"] | None = None
     """Guess tokens so that a step brings several: `ngram`, what followed before in prompt and output. Texts stay the same."""
     speculative_num_draft_tokens: int = 8
@@ -176,7 +184,9 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_queued_requests", 0, 1 << 20),
     ("max_queued_tokens", 1, 1 << 40),
     ("max_live_requests", 1, 1 << 21),
+    ("oldest_first_every", 1, 1 << 20),
     ("chunked_prefill_size", 1, 1 << 20),
+    ("target_itl_ms", 0, 3_600_000),
     ("speculative_num_draft_tokens", 1, 64),
     ("speculative_ngram_min_match_window_size", 1, 64),
     ("speculative_ngram_max_match_window_size", 1, 64),

@@ -38,8 +38,10 @@ from millstream.observe.ledger import Ledger
 from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.deadlines import Deadlines
+from millstream.scheduler.family import Families
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.forward import run_step
+from millstream.scheduler.order import Order
 from millstream.scheduler.output import StepOutput, ToDetokenizer
 from millstream.scheduler.pace import Pace
 from millstream.scheduler.placement import Placement
@@ -48,6 +50,7 @@ from millstream.scheduler.progress import ProgressWatch
 from millstream.scheduler.queues import Queues
 from millstream.scheduler.speculation import Speculation, SpeculationOptions
 from millstream.scheduler.state import Phase, Req
+from millstream.scheduler.step_cost import StepCost
 from millstream.scheduler.verdicts import Verdicts
 from millstream.text.tokenizer import Tokenizer
 
@@ -79,6 +82,8 @@ class Scheduler:
         pool: KVPool,
         eos_token_ids: frozenset[int],
         limits: Limits,
+        share_prefixes: bool = True,
+        order: Order | None = None,
         to_detokenizer: ToDetokenizer,
         to_entry: Callable[[int], Sender],
         speculation: SpeculationOptions | None = None,
@@ -94,7 +99,16 @@ class Scheduler:
         self._clock = clock
         self._live: dict[str, Req] = {}  # in order of arrival
         self._queues = Queues()
-        self._placement = Placement(queues=self._queues, pool=pool, limits=limits, clock=clock)
+        self._step_cost = StepCost(limits.target_itl_s)
+        self._placement = Placement(
+            queues=self._queues,
+            order=order or Order(),
+            pool=pool,
+            limits=limits,
+            step_cost=self._step_cost,
+            clock=clock,
+        )
+        self._families = Families(pool=pool, share_prefixes=share_prefixes)
         self._speculation = Speculation(speculation or SpeculationOptions(), pool, limits.chunked_prefill_size)
         self._num_arrivals = 0
         self._deadlines = Deadlines()
@@ -153,7 +167,7 @@ class Scheduler:
                 output = run_step(self._executor, [item.req.row for item in work])
                 self.got_on = any(output.token_ids) or not all(item.req.row.sample for item in work)
                 now = self._clock()
-                self._pace.note_step(sum([item.end - item.start for item in work]), now - started)
+                self._note_step(work, now - started)
                 for index, item in enumerate(work):
                     self._settle(item, output, index, now)
         self._send()
@@ -191,6 +205,7 @@ class Scheduler:
             InvariantError: something is lost, shared or held by nobody.
         """
         self._queues.audit(self._live.values())
+        self._families.audit(self._live.values())
         self._pool.audit([req.lease for req in self._live.values() if req.lease is not None])
         for req in self._live.values():
             if req.phase is not Phase.PAUSED and (req.lease is not None) != (req.phase is Phase.RUNNING):
@@ -230,6 +245,7 @@ class Scheduler:
         else:
             self._num_arrivals += 1
             self._live[req.rid] = req
+            self._families.join(req)
             self._queues.add(req)
             self._verdicts.accept(req.entry, req.rid)
             if message.deadline is not None:
@@ -246,6 +262,16 @@ class Scheduler:
         req = self._live.get(message.rid)
         if req is not None:
             self._end_by_abort(req, message.cause, _DRAINED if message.cause == "drain" else "The request was aborted.")
+
+    def _note_step(self, work: Sequence[Work], seconds: float) -> None:
+        decode = prefill = 0
+        for req, start, end in work:
+            if req.is_prefilling:
+                prefill += end - start
+            else:
+                decode += end - start
+        self._pace.note_step(decode + prefill, seconds)
+        self._step_cost.note_step(decode, prefill, seconds)
 
     def _end_overdue(self) -> None:
         if not self._deadlines:
@@ -338,6 +364,7 @@ class Scheduler:
         self._pace.note_end(req.num_output_tokens)
         # after a fault nobody knows what is in the pages
         self._placement.release(req, 0 if cause == "engine_error" else req.num_computed, cause)
+        self._families.leave(req)
         self._output.add(req, new_ids, held_back=held_back, finish=reason)
         req.account.settle(cause)
 

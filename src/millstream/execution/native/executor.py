@@ -80,6 +80,8 @@ class NativeExecutor:
             token_ids += row.token_ids[start : row.end]
             token_ids += row.draft
             parts.append((row.reach - start, start, row.pages, outputs))
+            for source, target in row.copies:
+                self._model.copy_page(source, target)
         self._model.forward(np.array(token_ids, dtype=np.int32), parts)
 
     def _check_states(self, rows: Sequence[ForwardRow], output: ForwardOutput) -> None:

@@ -89,6 +89,8 @@ class TorchExecutor:
     def _hidden(self, rows: Sequence[ForwardRow]) -> Tensor:
         device = self._target.device
         page_size = self._store.page_size
+        if copies := [pair for row in rows for pair in row.copies]:
+            self._store.copy(copies)
         token_ids: list[int] = []
         positions: list[int] = []
         slots: list[int] = []

@@ -91,3 +91,11 @@ def test_a_request_computed_again_after_a_retraction_draws_the_same(
 
 def _step(executor: NativeExecutor, only: ForwardRow) -> list[int]:
     return executor.forward(ForwardBatch([only])).token_ids[0]
+
+
+def test_a_fork_goes_on_from_a_copy_of_the_last_page(native_embedded: NativeExecutor, whole: Floats) -> None:
+    first, second = (list(pages) for pages in shuffled_pages(native_embedded, 40, 40))
+    native_logits(native_embedded, PROMPT, first, [40])
+    fork = row(PROMPT, [*first[:2], second[2]], 39, 40)
+    fork.copies = [(first[2], second[2])]
+    np.testing.assert_array_equal(native_embedded.forward_logits(ForwardBatch([fork]))[0], whole[39:40])
