@@ -89,6 +89,8 @@ class TorchExecutor:
     def _hidden(self, rows: Sequence[ForwardRow]) -> Tensor:
         device = self._target.device
         page_size = self._store.page_size
+        if copies := [pair for row in rows for pair in row.copies]:
+            self._store.copy(copies)
         token_ids: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -156,9 +158,7 @@ def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecu
         config,
         context_length=context_length,
         bytes_per_token=model.num_layers * 2 * model.num_kv_heads * model.head_dim * target.dtype.itemsize,
-        memory=torch.cuda.get_device_properties(target.device).total_memory
-        if target.device.type == "cuda"
-        else machine_memory(),
+        memory=_memory(target.device),
     )
     weights = load_weights(checkpoint, target.device, target.dtype)
     store = KVStore(model, num_pages=num_pages, page_size=config.page_size, device=target.device, dtype=target.dtype)
@@ -191,6 +191,10 @@ def describe_torch_executor(config: ServerConfig, source: ModelSource) -> str:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({config.threads or num_cores()} threads)"
     context_length = config.context_length or model.context_length
     return f"torch {torch.__version__} on {device}: {model.num_layers} layers, {context_length:,} tokens of context"
+
+
+def _memory(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine_memory()
 
 
 def _cpu(threads: int) -> _Target:
