@@ -22,26 +22,56 @@ HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [208
 MINIMUM = {"Q4_1": 2, "Q4_K": 2}  # where it has the scale of what is added to its weights
 
 
-class Rows(NamedTuple):
-    """Quantised activations, as `QuantizedRows` of layout.h."""
+class Term(NamedTuple):
+    """Activations as scale * q, as `Term` of layout.h."""
 
     q: NDArray[np.int8]
     scale: NDArray[np.float32]
-    scaled_sum: NDArray[np.float32]
     sum: NDArray[np.int32]
 
     @staticmethod
-    def empty(tokens: int, inputs: int) -> Rows:
+    def empty(tokens: int, inputs: int) -> Term:
         shape = (tokens, inputs // 32)
-        return Rows(
-            np.zeros((tokens, inputs), np.int8),
-            np.zeros(shape, np.float32),
-            np.zeros(shape, np.float32),
-            np.zeros(shape, np.int32),
-        )
+        return Term(np.zeros((tokens, inputs), np.int8), np.zeros(shape, np.float32), np.zeros(shape, np.int32))
 
     def values(self) -> NDArray[np.float64]:
         return self.q * np.repeat(self.scale.astype(np.float64), 32, axis=1)
+
+
+class Rows(NamedTuple):
+    """Quantised activations, as `QuantizedRows` of layout.h. Second terms start as garbage, which nobody may read."""
+
+    first: Term
+    second: Term
+    scaled_sum: NDArray[np.float32]
+    flags: NDArray[np.uint64]
+
+    @staticmethod
+    def empty(tokens: int, inputs: int) -> Rows:
+        groups = inputs // 32
+        rows = Rows(
+            Term.empty(tokens, inputs),
+            Term.empty(tokens, inputs),
+            np.zeros((tokens, groups), np.float32),
+            np.zeros((-(-groups // 64), tokens), np.uint64),
+        )
+        rows.second.q[:] = 99
+        rows.second.scale[:] = np.nan
+        rows.second.sum[:] = 12345
+        return rows
+
+    def is_flagged(self) -> NDArray[np.bool_]:
+        """`[tokens, groups]`: has a second term."""
+        bits = self.flags[:, :, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)
+        return bits.transpose(1, 0, 2).reshape(len(self.scaled_sum), -1).astype(bool)[:, : self.scaled_sum.shape[1]]
+
+    def terms(self) -> list[NDArray[np.float64]]:
+        """What each term stands for; 0 where there is no second one."""
+        return [self.first.values(), np.where(np.repeat(self.is_flagged(), 32, axis=1), self.second.values(), 0.0)]
+
+    def values(self) -> NDArray[np.float64]:
+        first, second = self.terms()
+        return first + second
 
 
 class Packed(NamedTuple):
@@ -65,7 +95,7 @@ def has(isa: str) -> bool:
 def quantize(isa: str, values: NDArray[np.float32]) -> Rows:
     rows = Rows.empty(*values.shape)
     for token, row in enumerate(values):
-        native.quantize(isa, row, *rows, token, 0)
+        native.quantize(isa, row, rows, token)
     return rows
 
 
@@ -111,9 +141,9 @@ def multiply(
     tokens: tuple[int, int] | None = None,
 ) -> NDArray[np.float32]:
     blocks = blocks or (0, packed.rows // 16)
-    tokens = tokens or (0, len(x.q))
+    tokens = tokens or (0, len(x.scaled_sum))
     out = np.full((tokens[1] - tokens[0], 16 * (blocks[1] - blocks[0])), 7, np.float32)
-    native.multiply(isa, packed.format, packed.data, packed.rows, packed.inputs, bias, *blocks, *x, *tokens, out)
+    native.multiply(isa, packed.format, packed.data, packed.rows, packed.inputs, bias, *blocks, x, *tokens, out)
     return out
 
 
@@ -127,7 +157,6 @@ def exact_product(tensor: TensorInfo, x: Rows) -> tuple[NDArray[np.float64], NDA
         without_minimum = dequantize(
             TensorInfo("t", tensor.shape, tensor.type, raw.reshape(-1)), np.empty(tensor.shape, np.float64)
         )
-    values = x.values()
-    terms = np.abs(values) @ (np.abs(without_minimum) + np.abs(weights - without_minimum)).T
-    operations = 4 * (tensor.shape[1] // 32) + 3
-    return values @ weights.T, terms * operations * 2.0**-24 + 1e-37
+    terms = sum(np.abs(term) for term in x.terms()) @ (np.abs(without_minimum) + np.abs(weights - without_minimum)).T
+    operations = 6 * (tensor.shape[1] // 32) + 4
+    return x.values() @ weights.T, terms * operations * 2.0**-24 + 1e-37

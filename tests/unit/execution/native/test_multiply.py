@@ -34,6 +34,7 @@ def case(kind: str, rows: int, columns: int, tokens: int, seed: int = 0) -> tupl
     inputs = columns * max(BLOCKS[kind].size, 32)
     packed = pack(random_tensor(generator, kind, rows, inputs))
     values = generator.normal(size=(tokens, inputs)) * 2.0 ** generator.uniform(-8, 8, (tokens, 1))
+    values *= np.repeat(generator.choice([1, 1, 8], (tokens, inputs // 32)), 32, axis=1)  # some groups have a second term
     return packed, quantize(ISAS[0], values.astype(np.float32))
 
 
@@ -47,11 +48,15 @@ def filled(kind: str, bytes_: int, scale: float) -> Packed:
 
 
 def rows_filled(q: NDArray[np.int8], scale: float) -> Rows:
+    """Rows whose groups have two terms, but every third."""
     rows = Rows.empty(*q.shape)
-    rows.q[:] = q
-    rows.scale[:] = scale
-    rows.sum[:] = q.reshape(len(q), -1, 32).sum(axis=2, dtype=np.int32)
-    rows.scaled_sum[:] = rows.scale * rows.sum.astype(np.float32)
+    for term, factor in ((rows.first, 1), (rows.second, 2**-8)):
+        term.q[:] = q
+        term.scale[:] = scale * factor
+        term.sum[:] = q.reshape(len(q), -1, 32).sum(axis=2, dtype=np.int32)
+    rows.flags[0] = 0b11011011
+    sums = [term.scale * term.sum.astype(np.float32) for term in rows[:2]]
+    rows.scaled_sum[:] = sums[0] + np.where(rows.is_flagged(), sums[1], 0)
     return rows
 
 
@@ -90,6 +95,28 @@ def test_a_token_gets_the_same_whatever_is_multiplied_with_it(isa: str, kind: st
         for end in range(begin + 1, 42):
             together = multiply(isa, packed, x, tokens=(begin, end)).view(np.uint32)
             np.testing.assert_array_equal(together, alone[begin:end], err_msg=f"tokens {begin} to {end}")
+
+
+@isas
+@kinds
+def test_second_terms_of_other_tokens_and_groups_change_nothing(isa: str, kind: str) -> None:
+    """A flag changes the outputs of its token, by the product of its term, and those of no other."""
+    packed, x = case(kind, 40, 3, 70)
+    x.flags[:] = 0
+    x.second.q[:], x.second.scale[:], x.second.sum[:] = x.first.q, x.first.scale, x.first.sum
+    plain = multiply(isa, packed, x)
+    x.flags[0, 5::7] = 0b101
+    out = multiply(isa, packed, x)
+    changed = (out != plain).any(axis=1)
+    np.testing.assert_array_equal(changed, x.flags[0] != 0)
+
+
+@isas
+def test_rows_of_more_than_64_groups_find_their_flags(isa: str) -> None:
+    packed, x = case("Q4_0", 40, 150, 9)
+    assert (x.flags != 0).all()
+    expected, bound = exact_product(packed.tensor, x)
+    assert (np.abs(multiply(isa, packed, x)[:, :40] - expected) <= bound).all()
 
 
 @isas
@@ -140,7 +167,7 @@ def test_a_poisoned_token_stays_poisoned_and_alone(isa: str, kind: str) -> None:
 def test_arrays_of_other_sizes_are_refused() -> None:
     packed, x = case("Q4_0", 32, 2, 3)
     out = np.zeros((3, 32), np.float32)
-    ok = {"isa": ISAS[0], "format": "q4", "data": packed.data, "rows": 32, "inputs": 64, "bias": None} | x._asdict()
+    ok = {"isa": ISAS[0], "format": "q4", "data": packed.data, "rows": 32, "inputs": 64, "bias": None, "x": x}
     ok |= {"block_begin": 0, "block_end": 2, "token_begin": 0, "token_end": 3, "out": out}
     native.multiply(**ok)
     wrong = {
@@ -148,9 +175,11 @@ def test_arrays_of_other_sizes_are_refused() -> None:
         "unknown name": {"format": "q5"},
         "not padded": {"rows": 31},
         "another size": {"data": packed.data[1:]},
-        "whole groups": {"q": x.q[:, :48].copy()},
-        "one a group": {"sum": x.sum[:2]},
-        "other inputs": case("Q4_0", 32, 3, 3)[1]._asdict(),
+        "whole groups": {"x": x._replace(first=x.first._replace(q=x.first.q[:, :48].copy()))},
+        "one a group": {"x": x._replace(first=x.first._replace(sum=x.first.sum[:2]))},
+        "other tokens or inputs": {"x": x._replace(second=case("Q4_0", 32, 3, 3)[1].second)},
+        "each 64 groups": {"x": x._replace(flags=x.flags[:, :2].copy())},
+        "have other inputs": {"x": case("Q4_0", 32, 3, 3)[1]},
         "not all of this matrix": {"block_end": 3},
         "not all of these": {"token_end": 4},
         "too small": {"out": out[:2]},

@@ -6,11 +6,13 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "bindings.h"
@@ -102,44 +104,50 @@ Matrix matrix_of(const std::string& format, const ConstBytes& data, int rows, in
     return {kind, rows, inputs / GROUP, data.data(), nullptr};
 }
 
-using Scales = Array<float, 2>;
+// (q, scale, sum)
+using TermArrays = std::tuple<Array<int8_t, 2>, Array<float, 2>, Array<int32_t, 2>>;
+// (first, second, scaled_sum, flags)
+using RowsArrays = std::tuple<TermArrays, TermArrays, Array<float, 2>, Array<uint64_t, 2>>;
 
-QuantizedRows rows_of(Array<int8_t, 2> q, Scales scale, Scales scaled_sum, Array<int32_t, 2> sum) {
-    require(q.shape(1) % GROUP == 0, "activations are not whole groups");
-    const size_t tokens = q.shape(0), num_groups = q.shape(1) / GROUP;
-    const auto fits = [&](const auto& array) { return array.shape(0) == tokens && array.shape(1) == num_groups; };
-    require(fits(scale) && fits(scaled_sum) && fits(sum), "scales and sums are not one a group");
-    return {static_cast<int>(num_groups), q.data(), scale.data(), scaled_sum.data(), sum.data()};
+QuantizedRows rows_of(const RowsArrays& arrays) {
+    const auto& [first, second, scaled_sum, flags] = arrays;
+    const size_t tokens = std::get<0>(first).shape(0), inputs = std::get<0>(first).shape(1), num_groups = inputs / GROUP;
+    require(inputs % GROUP == 0, "activations are not whole groups");
+    const auto is = [](const auto& array, size_t rows, size_t columns) { return array.shape(0) == rows && array.shape(1) == columns; };
+    const auto term_of = [&](const TermArrays& term) -> Term {
+        const auto& [q, scale, sum] = term;
+        require(is(q, tokens, inputs), "the terms have other tokens or inputs");
+        require(is(scale, tokens, num_groups) && is(sum, tokens, num_groups), "scales and sums are not one a group");
+        return {q.data(), scale.data(), sum.data()};
+    };
+    require(is(scaled_sum, tokens, num_groups), "scales and sums are not one a group");
+    require(is(flags, flag_words(static_cast<int>(num_groups)), tokens), "flags are not a word for each 64 groups");
+    return {static_cast<int>(tokens), static_cast<int>(num_groups), term_of(first), term_of(second), scaled_sum.data(), flags.data()};
 }
 
 void multiply(const std::string& isa, const std::string& format, ConstBytes data, int rows, int inputs, std::optional<Array<const float, 1>> bias,
-              int block_begin, int block_end, Array<int8_t, 2> q, Scales scale, Scales scaled_sum, Array<int32_t, 2> sum, int token_begin,
-              int token_end, Array<float, 2> out) {
+              int block_begin, int block_end, const RowsArrays& arrays, int token_begin, int token_end, Array<float, 2> out) {
     const Kernels& kernels = kernels_named(isa);
     Matrix w = matrix_of(format, data, rows, inputs);
     if (bias) {
         require(bias->shape(0) == size_t(rows), "bias has another length than the matrix has rows");
         w.bias = bias->data();
     }
-    const QuantizedRows x = rows_of(q, scale, scaled_sum, sum);
+    const QuantizedRows x = rows_of(arrays);
     require(x.num_groups == w.num_groups, "activations and matrix have other inputs");
     check_range(block_begin, block_end, rows / BLOCK_ROWS, "the blocks are not all of this matrix");
-    check_range(token_begin, token_end, static_cast<int>(q.shape(0)), "the tokens are not all of these activations");
+    check_range(token_begin, token_end, x.num_tokens, "the tokens are not all of these activations");
     require(out.shape(0) >= size_t(token_end - token_begin) && out.shape(1) >= size_t(block_end - block_begin) * BLOCK_ROWS, "out is too small");
     nb::gil_scoped_release released;
     kernels.multiply(w, block_begin, block_end, x, token_begin, token_end, out.data(), static_cast<int>(out.shape(1)));
 }
 
-void quantize(const std::string& isa, Array<const float, 1> values, Array<int8_t, 2> q, Scales scale, Scales scaled_sum, Array<int32_t, 2> sum,
-              int token, int group_begin) {
+void quantize(const std::string& isa, Array<const float, 1> values, const RowsArrays& arrays, int token) {
     const Kernels& kernels = kernels_named(isa);
-    const QuantizedRows x = rows_of(q, scale, scaled_sum, sum);
-    require(values.size() % GROUP == 0, "values are not whole groups");
-    require(values.size() <= size_t(x.num_groups) * GROUP, "there are more values than a row has inputs");
-    const int num_groups = static_cast<int>(values.size() / GROUP);
-    check_range(token, token + 1, static_cast<int>(q.shape(0)), "the token is not one of these activations");
-    check_range(group_begin, group_begin + num_groups, x.num_groups, "the groups are not all of this row");
-    kernels.quantize(values.data(), num_groups, x, token, group_begin);
+    const QuantizedRows x = rows_of(arrays);
+    require(values.size() == size_t(x.num_groups) * GROUP, "the values are not a row");
+    check_range(token, token + 1, x.num_tokens, "the token is not one of these activations");
+    kernels.quantize(values.data(), x, token);
 }
 
 void unpack_row(const std::string& isa, const std::string& format, ConstBytes data, int rows, int inputs, int row, Array<float, 1> out) {
@@ -167,11 +175,11 @@ void bind_matrix(nb::module_& m) {
     m.def("pack_floats", pack_float_rows, nb::arg("values"), nb::arg("block_begin"), nb::arg("block_end"), nb::arg("out"),
           "Pack blocks of 16 rows of floats in 8 bits (format q8). ValueError where a weight is not finite.");
     m.def("multiply", multiply, nb::arg("isa"), nb::arg("format"), nb::arg("data"), nb::arg("rows"), nb::arg("inputs"), nb::arg("bias").none(),
-          nb::arg("block_begin"), nb::arg("block_end"), nb::arg("q"), nb::arg("scale"), nb::arg("scaled_sum"), nb::arg("sum"),
-          nb::arg("token_begin"), nb::arg("token_end"), nb::arg("out"),
-          "out[t, r] of the tokens and blocks given, as Kernels::multiply; `isa` is \"avx512\", \"avx2\" or \"\" for the best.");
-    m.def("quantize", quantize, nb::arg("isa"), nb::arg("values"), nb::arg("q"), nb::arg("scale"), nb::arg("scaled_sum"), nb::arg("sum"),
-          nb::arg("token"), nb::arg("group_begin"), "Quantise values into groups group_begin.. of row `token`, as Kernels::quantize.");
+          nb::arg("block_begin"), nb::arg("block_end"), nb::arg("x"), nb::arg("token_begin"), nb::arg("token_end"), nb::arg("out"),
+          "out[t, r] of the tokens and blocks given, as Kernels::multiply; `isa` is \"avx512\", \"avx2\" or \"\" for the best. "
+          "x is (first, second, scaled_sum, flags), a term (q, scale, sum), as QuantizedRows.");
+    m.def("quantize", quantize, nb::arg("isa"), nb::arg("values"), nb::arg("x"), nb::arg("token"),
+          "Quantise values as row `token` of x, as Kernels::quantize.");
     m.def("unpack_row", unpack_row, nb::arg("isa"), nb::arg("format"), nb::arg("data"), nb::arg("rows"), nb::arg("inputs"), nb::arg("row"),
           nb::arg("out"), "Row `row` of a packed matrix as floats.");
 }

@@ -45,18 +45,29 @@ class QuantizedBuffer {
   public:
     void reserve(int tokens, int num_groups) {
         size_t groups = size_t(tokens) * num_groups;
-        q_.reserve(groups * GROUP);
-        scale_.reserve(groups);
         scaled_sum_.reserve(groups);
-        sum_.reserve(groups);
-        rows_ = {num_groups, q_.data(), scale_.data(), scaled_sum_.data(), sum_.data()};
+        flags_.reserve(size_t(flag_words(num_groups)) * tokens);
+        rows_ = {tokens, num_groups, first_.reserve(groups), second_.reserve(groups), scaled_sum_.data(), flags_.data()};
     }
     const QuantizedRows& rows() const { return rows_; }
 
   private:
-    Buffer<int8_t> q_;
-    Buffer<float> scale_, scaled_sum_;
-    Buffer<int32_t> sum_;
+    struct TermBuffer {
+        Buffer<int8_t> q;
+        Buffer<float> scale;
+        Buffer<int32_t> sum;
+
+        Term reserve(size_t groups) {
+            q.reserve(groups * GROUP);
+            scale.reserve(groups);
+            sum.reserve(groups);
+            return {q.data(), scale.data(), sum.data()};
+        }
+    };
+
+    TermBuffer first_, second_;
+    Buffer<float> scaled_sum_;
+    Buffer<uint64_t> flags_;
     QuantizedRows rows_{};
 };
 

@@ -156,6 +156,7 @@ void Model::reserve(int num_tokens, int num_outputs) {
     if (!config_.local_frequencies.empty()) local_cos_sin_.reserve(size_t(num_tokens) * config_.head_dim);
     x_.reserve(num_tokens, hidden_stride_ / GROUP);
     attended_q_.reserve(num_tokens, attended_stride_ / GROUP);
+    gated_.reserve(size_t(num_tokens) * ffn_stride_);
     ffn_q_.reserve(num_tokens, ffn_stride_ / GROUP);
     outputs_q_.reserve(num_outputs, hidden_stride_ / GROUP);
     logits_.reserve(size_t(num_outputs) * logits_stride_);
@@ -225,6 +226,7 @@ void Model::plan_phases() {
         add(task<&Model::project_output>, layer, matrix_tasks(w.o.rows / 16));
         add(task<&Model::norm_ffn>, layer, tokens);
         add(task<&Model::feed_gate>, layer, matrix_tasks(w.gate.rows / 16));
+        add(task<&Model::gather_gated>, layer, tokens);
         add(task<&Model::feed_down>, layer, matrix_tasks(w.down.rows / 16));
     }
     add(task<&Model::norm_outputs>, 0, int(output_tokens_.size()));
@@ -261,7 +263,7 @@ void Model::norm_tokens(int token, const float* delta_weight, bool has_delta, co
     // scratch is shared with the gates: what lies behind the hidden size must be zero, for it is part of a group
     std::fill(normed + config_.hidden_size, normed + hidden_stride_, 0.0f);
     k_.add_norm(states, delta, delta_weight, weight, config_.rms_eps, config_.hidden_size, normed);
-    k_.quantize(normed, hidden_stride_ / GROUP, x_.rows(), token, 0);
+    k_.quantize(normed, x_.rows(), token);
 }
 
 void Model::norm_attention(int layer, int token, int thread) {
@@ -362,7 +364,7 @@ void Model::gather_attention(int layer, int token, int) {
                      out + size_t(head) * config_.head_dim);
         }
     }
-    k_.quantize(out, attended_stride_ / GROUP, attended_q_.rows(), token, 0);
+    k_.quantize(out, attended_q_.rows(), token);
 }
 
 void Model::project_output(int layer, int number, int) {
@@ -375,20 +377,19 @@ void Model::feed_gate(int layer, int number, int thread) {
     const int begin = number * step, end = std::min(num_blocks, begin + step);
     float *gate = scratch_[thread].a.data(), *up = scratch_[thread].b.data();
     for (int block = begin; block < end; block += 2) {
-        const int stop = std::min(end, block + 2);
-        if (stop - block == 1) {  // the second half of the last group has no rows
-            std::memset(gate, 0, sizeof(float) * GATE_TOKENS * GROUP);
-            std::memset(up, 0, sizeof(float) * GATE_TOKENS * GROUP);
-        }
+        const int stop = std::min(end, block + 2), rows = (stop - block) * BLOCK_ROWS;
         for (int token = 0; token < num_tokens_; token += GATE_TOKENS) {
             const int count = std::min(GATE_TOKENS, num_tokens_ - token);
-            k_.multiply(w.gate, block, stop, x_.rows(), token, token + count, gate, GROUP);
-            k_.multiply(w.up, block, stop, x_.rows(), token, token + count, up, GROUP);
-            k_.gate(config_.activation, gate, up, count * GROUP, gate);
-            for (int i = 0; i < count; ++i) k_.quantize(gate + i * GROUP, 1, ffn_q_.rows(), token + i, block / 2);
+            k_.multiply(w.gate, block, stop, x_.rows(), token, token + count, gate, rows);
+            k_.multiply(w.up, block, stop, x_.rows(), token, token + count, up, rows);
+            k_.gate(config_.activation, gate, up, count * rows, gate);
+            float* out = gated_.data() + size_t(token) * ffn_stride_ + block * BLOCK_ROWS;
+            for (int i = 0; i < count; ++i) std::memcpy(out + size_t(i) * ffn_stride_, gate + i * rows, sizeof(float) * rows);
         }
     }
 }
+
+void Model::gather_gated(int, int token, int) { k_.quantize(gated_.data() + size_t(token) * ffn_stride_, ffn_q_.rows(), token); }
 
 void Model::feed_down(int layer, int number, int) {
     multiply_range(weights_.layers[layer].down, ffn_q_.rows(), num_tokens_, number, delta_.data(), hidden_stride_, 0);
@@ -402,7 +403,7 @@ void Model::norm_outputs(int, int number, int thread) {
                 weights_.layers.back().post_ffn_norm, weights_.final_norm, config_.rms_eps, config_.hidden_size, normed);
     const int row = row_of_token_[token];
     if (token == first_token_[row] + (*rows_)[row].count - 1) is_finite_[row] = k_.all_finite(normed, config_.hidden_size);
-    if (number < num_outputs_) k_.quantize(normed, hidden_stride_ / GROUP, outputs_q_.rows(), number, 0);
+    if (number < num_outputs_) k_.quantize(normed, outputs_q_.rows(), number);
 }
 
 void Model::project_logits(int, int number, int) {

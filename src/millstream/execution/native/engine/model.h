@@ -113,6 +113,7 @@ class Model {
     void project_output(int layer, int task, int thread);
     void norm_ffn(int layer, int task, int thread);
     void feed_gate(int layer, int task, int thread);
+    void gather_gated(int layer, int task, int thread);
     void feed_down(int layer, int task, int thread);
     void norm_outputs(int, int task, int thread);
     void project_logits(int, int task, int thread);
@@ -149,7 +150,7 @@ class Model {
     std::vector<uint8_t> is_finite_;
     std::vector<Best> best_;
 
-    Buffer<float> states_, delta_, qkv_, attended_, cos_sin_, local_cos_sin_, logits_;
+    Buffer<float> states_, delta_, qkv_, attended_, gated_, cos_sin_, local_cos_sin_, logits_;
     Buffer<float> part_max_, part_sum_, part_out_;
     QuantizedBuffer x_, attended_q_, ffn_q_, outputs_q_;
 };

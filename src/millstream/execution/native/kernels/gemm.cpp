@@ -2,7 +2,8 @@
 //
 // A product is cut into tiles of a few tokens by a few blocks of 16 rows, whose sums stay in registers over all groups. Within a group
 // products are integers and exact; then, group by group, out += float(integer sum) * (d * dx), and for formats with a minimum
-// out += m * scaled_sum; the bias comes last. So an output element is the same in every tile, and on every instruction set.
+// out += m * scaled_sum. The second terms follow, group by group, a tile of those tokens that have one; the bias comes last. So an output
+// element is the same in every tile, and on every instruction set.
 #include <algorithm>
 #include <utility>
 
@@ -34,20 +35,33 @@ struct TileWork {
     const uint8_t* blocks;  // the first block
     size_t block_bytes;
     const QuantizedRows* x;
-    int token;          // the first token
-    const float* bias;  // of the first row, or null
-    float* out;         // of the first token and row
+    int token;   // the first token
+    float* out;  // of the first token and row
     int stride;
     Prefetch soon;
 };
 
-// The activations of a tile's tokens.
-struct Rows {
-    const QuantizedRows& x;
-    int token;
+struct Consecutive {
+    int first;
+    MS_INLINE int operator()(int t) const { return first + t; }
+};
 
-    MS_INLINE size_t at(int t, int g) const { return size_t(token + t) * x.num_groups + g; }
-    MS_INLINE const int8_t* q(int t, int g) const { return x.q + at(t, g) * GROUP; }
+struct Chosen {
+    const int* tokens;
+    MS_INLINE int operator()(int t) const { return tokens[t]; }
+};
+
+// A term of the activations of a tile's tokens.
+template <class Tokens>
+struct Rows {
+    const Term& term;
+    int num_groups;
+    Tokens token;
+
+    MS_INLINE size_t at(int t, int g) const { return size_t(token(t)) * num_groups + g; }
+    MS_INLINE const int8_t* q(int t, int g) const { return term.q + at(t, g) * GROUP; }
+    MS_INLINE int32_t sum(int t, int g) const { return term.sum[at(t, g)]; }
+    MS_INLINE F16x scale(int t, int g) const { return set1(term.scale[at(t, g)]); }
 };
 
 // Integer sums of one part of a group.
@@ -55,19 +69,20 @@ template <class G, int TOKENS, int BLOCKS>
 struct Dots {
     Dot<G::BITS, G::ZERO> of[TOKENS][BLOCKS];
 
-    MS_INLINE void start(const Rows& rows, int g, int part) {
+    template <class R>
+    MS_INLINE void start(const R& rows, int g, int part) {
 #pragma GCC unroll 8
         for (int t = 0; t < TOKENS; ++t) {
             int32_t sum = 0;
-            if constexpr (G::ZERO && G::PARTS == 1) sum = rows.x.sum[rows.at(t, g)];
+            if constexpr (G::ZERO && G::PARTS == 1) sum = rows.sum(t, g);
             if constexpr (G::ZERO && G::PARTS == 2) sum = sum_of_16(rows.q(t, g) + 16 * part);
 #pragma GCC unroll 8
             for (int b = 0; b < BLOCKS; ++b) of[t][b].start(sum);
         }
     }
 
-    template <int quad>
-    MS_INLINE void add(const Rows& rows, int g, const G (&groups)[BLOCKS]) {
+    template <int quad, class R>
+    MS_INLINE void add(const R& rows, int g, const G (&groups)[BLOCKS]) {
         Quad weights[BLOCKS];
 #pragma GCC unroll 8
         for (int b = 0; b < BLOCKS; ++b) weights[b] = groups[b].template weights<quad>();
@@ -80,8 +95,8 @@ struct Dots {
     }
 };
 
-template <class G, int TOKENS, int BLOCKS, int... quad>
-MS_INLINE void add_part(F16x (&total)[TOKENS][BLOCKS], const Rows& rows, int g, const G (&groups)[BLOCKS], int part,
+template <class R, class G, int TOKENS, int BLOCKS, int... quad>
+MS_INLINE void add_part(F16x (&total)[TOKENS][BLOCKS], const R& rows, int g, const G (&groups)[BLOCKS], int part,
                         std::integer_sequence<int, quad...>) {
     Dots<G, TOKENS, BLOCKS> dots;
     dots.start(rows, g, part);
@@ -91,32 +106,41 @@ MS_INLINE void add_part(F16x (&total)[TOKENS][BLOCKS], const Rows& rows, int g, 
         F16x scale = groups[b].scale(part);
 #pragma GCC unroll 8
         for (int t = 0; t < TOKENS; ++t) {
-            total[t][b] = fma(dots.of[t][b].value(), scale * set1(rows.x.scale[rows.at(t, g)]), total[t][b]);
+            total[t][b] = fma(dots.of[t][b].value(), scale * rows.scale(t, g), total[t][b]);
         }
     }
 }
 
-template <class G, int TOKENS, int BLOCKS>
-MS_INLINE void add_group(F16x (&total)[TOKENS][BLOCKS], const Rows& rows, int g, const G (&groups)[BLOCKS]) {
+template <class R, class G, int TOKENS, int BLOCKS>
+MS_INLINE void add_group(F16x (&total)[TOKENS][BLOCKS], const R& rows, int g, const G (&groups)[BLOCKS]) {
     if constexpr (G::PARTS == 1) {  // quads j and j + 4 lie in the same bytes
         add_part(total, rows, g, groups, 0, std::integer_sequence<int, 0, 4, 1, 5, 2, 6, 3, 7>());
     } else {
         add_part(total, rows, g, groups, 0, std::integer_sequence<int, 0, 1, 2, 3>());
         add_part(total, rows, g, groups, 1, std::integer_sequence<int, 4, 5, 6, 7>());
     }
-    if constexpr (G::HAS_MINIMUM) {
+}
+
+template <class G, int TOKENS, int BLOCKS>
+MS_INLINE void add_minimum(F16x (&total)[TOKENS][BLOCKS], const float* scaled_sum, int num_groups, const G (&groups)[BLOCKS]) {
 #pragma GCC unroll 8
-        for (int b = 0; b < BLOCKS; ++b) {
-            F16x minimum = groups[b].minimum();
+    for (int b = 0; b < BLOCKS; ++b) {
+        F16x minimum = groups[b].minimum();
 #pragma GCC unroll 8
-            for (int t = 0; t < TOKENS; ++t) total[t][b] = fma(minimum, set1(rows.x.scaled_sum[rows.at(t, g)]), total[t][b]);
-        }
+        for (int t = 0; t < TOKENS; ++t) total[t][b] = fma(minimum, set1(scaled_sum[size_t(t) * num_groups]), total[t][b]);
     }
+}
+
+template <Format format, int BLOCKS>
+MS_INLINE void find_groups(Group<format> (&groups)[BLOCKS], const uint8_t* blocks, size_t block_bytes, int g) {
+#pragma GCC unroll 8
+    for (int b = 0; b < BLOCKS; ++b) groups[b] = Group<format>::find(blocks + b * block_bytes, g);
 }
 
 template <Format format, int TOKENS, int BLOCKS>
 void tile(const TileWork& work) {
-    const Rows rows{*work.x, work.token};
+    const QuantizedRows& x = *work.x;
+    const Rows<Consecutive> rows{x.first, x.num_groups, {work.token}};
     F16x total[TOKENS][BLOCKS];
 #pragma GCC unroll 8
     for (int t = 0; t < TOKENS; ++t) {
@@ -124,20 +148,39 @@ void tile(const TileWork& work) {
         for (int b = 0; b < BLOCKS; ++b) total[t][b] = zero();
     }
     Prefetch soon = work.soon;
-    for (int g = 0; g < rows.x.num_groups; ++g) {
+    for (int g = 0; g < x.num_groups; ++g) {
         Group<format> groups[BLOCKS];
-#pragma GCC unroll 8
-        for (int b = 0; b < BLOCKS; ++b) groups[b] = Group<format>::find(work.blocks + b * work.block_bytes, g);
+        find_groups(groups, work.blocks, work.block_bytes, g);
         soon.step();
         add_group(total, rows, g, groups);
+        if constexpr (Group<format>::HAS_MINIMUM) add_minimum(total, x.scaled_sum + rows.at(0, g), x.num_groups, groups);
     }
 #pragma GCC unroll 8
     for (int t = 0; t < TOKENS; ++t) {
 #pragma GCC unroll 8
-        for (int b = 0; b < BLOCKS; ++b) {
-            F16x out = work.bias ? total[t][b] + load(work.bias + b * BLOCK_ROWS) : total[t][b];
-            store(work.out + size_t(t) * work.stride + b * BLOCK_ROWS, out);
-        }
+        for (int b = 0; b < BLOCKS; ++b) store(work.out + size_t(t) * work.stride + b * BLOCK_ROWS, total[t][b]);
+    }
+}
+
+// out += the second terms of one group, of tokens that have one. `out` is that of token `work.token`.
+template <Format format, int TOKENS, int BLOCKS>
+void add_second(const TileWork& work, int g, const int* tokens) {
+    const Rows<Chosen> rows{work.x->second, work.x->num_groups, {tokens}};
+    Group<format> groups[BLOCKS];
+    find_groups(groups, work.blocks, work.block_bytes, g);
+    float* out[TOKENS];
+    F16x total[TOKENS][BLOCKS];
+#pragma GCC unroll 8
+    for (int t = 0; t < TOKENS; ++t) {
+        out[t] = work.out + size_t(tokens[t] - work.token) * work.stride;
+#pragma GCC unroll 8
+        for (int b = 0; b < BLOCKS; ++b) total[t][b] = load(out[t] + b * BLOCK_ROWS);
+    }
+    add_group(total, rows, g, groups);
+#pragma GCC unroll 8
+    for (int t = 0; t < TOKENS; ++t) {
+#pragma GCC unroll 8
+        for (int b = 0; b < BLOCKS; ++b) store(out[t] + b * BLOCK_ROWS, total[t][b]);
     }
 }
 
@@ -154,6 +197,7 @@ constexpr int blocks_at_once(int) { return 1; }
 constexpr size_t FIRST_CACHE = 32 << 10;  // bytes: where the blocks at work and the next ones fit into it, the next are asked into it
 
 using Tile = void (*)(const TileWork&);
+using AddSecond = void (*)(const TileWork&, int g, const int* tokens);
 
 template <Format format, std::size_t... t>
 Tile tile_for(int tokens, int blocks, std::index_sequence<t...>) {
@@ -162,33 +206,81 @@ Tile tile_for(int tokens, int blocks, std::index_sequence<t...>) {
     return (blocks == 2 ? pairs : singles)[tokens - 1];
 }
 
+template <Format format, std::size_t... t>
+AddSecond add_second_for(int tokens, int blocks, std::index_sequence<t...>) {
+    static constexpr AddSecond singles[] = {add_second<format, t + 1, 1>...};
+    static constexpr AddSecond pairs[] = {add_second<format, t + 1, 2>...};
+    return (blocks == 2 ? pairs : singles)[tokens - 1];
+}
+
+// Tiles of nearly the same size, as few as possible: 7 tokens are 4 and 3, not 6 and 1.
+struct Tiles {
+    int num_tokens;
+    int count = (num_tokens + MOST_TOKENS - 1) / MOST_TOKENS;
+
+    int first(int i) const { return static_cast<int>(int64_t(num_tokens) * i / count); }
+    int size(int i) const { return first(i + 1) - first(i); }
+};
+
+// of 64 tokens at most, those whose group g has a second term: a bit each
+MS_INLINE uint64_t flagged(const QuantizedRows& x, int g, int token, int num_tokens) {
+    const uint64_t* words = x.flags + size_t(g / 64) * x.num_tokens + token;
+    uint64_t found = 0;
+    for (int t = 0; t < num_tokens; t += 8) found |= uint64_t(words_with(g % 64, std::min(8, num_tokens - t), words + t)) << t;
+    return found;
+}
+
+// The second terms of `num_tokens` tokens, 64 at most, from work.token on.
+template <Format format>
+void add_seconds(const TileWork& work, int blocks, int num_tokens) {
+    for (int g = 0; g < work.x->num_groups; ++g) {
+        uint64_t found = flagged(*work.x, g, work.token, num_tokens);
+        if (!found) continue;
+        int tokens[64], count = 0;
+        for (; found; found &= found - 1) tokens[count++] = work.token + __builtin_ctzll(found);
+        const Tiles tiles{count};
+        for (int i = 0; i < tiles.count; ++i) {
+            add_second_for<format>(tiles.size(i), blocks, std::make_index_sequence<MOST_TOKENS>())(work, g, tokens + tiles.first(i));
+        }
+    }
+}
+
+void add_bias(const float* bias, int rows, int num_tokens, float* out, int stride) {
+    for (int t = 0; t < num_tokens; ++t, out += stride) {
+        for (int row = 0; row < rows; row += BLOCK_ROWS) store(out + row, load(out + row) + load(bias + row));
+    }
+}
+
 template <Format format>
 void multiply_as(const Matrix& w, int block_begin, int block_end, const QuantizedRows& x, int token_begin, int token_end, float* out, int stride) {
-    // tiles of nearly the same size, as few as possible: 7 tokens are 4 and 3, not 6 and 1
-    const int num_tokens = token_end - token_begin;
-    const int num_tiles = (num_tokens + MOST_TOKENS - 1) / MOST_TOKENS;
-    const auto first_of = [=](int i) { return static_cast<int>(int64_t(num_tokens) * i / num_tiles); };
+    const Tiles tiles{token_end - token_begin};
     const size_t block_bytes = w.bytes_per_block();
     // blocks outside, tokens inside: the weights of a tile stay in the first cache while the tokens pass
     for (int block = block_begin; block < block_end;) {
-        const int blocks = std::min(blocks_at_once(num_tokens), block_end - block);
+        const int blocks = std::min(blocks_at_once(tiles.num_tokens), block_end - block);
         const uint8_t* const data = w.data + size_t(block) * block_bytes;
+        float* const block_out = out + size_t(block - block_begin) * BLOCK_ROWS;
         // of the next blocks, for each tile to ask for; one or two tokens are read so fast that the processor's own prefetcher does better
-        const size_t share = num_tokens <= 2 ? 0 : blocks * block_bytes / num_tiles;
-        for (int i = 0; i < num_tiles; ++i) {
-            const uint8_t* const soon = data + blocks * block_bytes + i * share;
-            const TileWork work{
+        const size_t share = tiles.num_tokens <= 2 ? 0 : blocks * block_bytes / tiles.count;
+        const auto work = [&](int first, const uint8_t* soon) {
+            return TileWork{
                 .blocks = data,
                 .block_bytes = block_bytes,
                 .x = &x,
-                .token = token_begin + first_of(i),
-                .bias = w.bias ? w.bias + size_t(block) * BLOCK_ROWS : nullptr,
-                .out = out + size_t(first_of(i)) * stride + size_t(block - block_begin) * BLOCK_ROWS,
+                .token = token_begin + first,
+                .out = block_out + size_t(first) * stride,
                 .stride = stride,
                 .soon = {soon, soon + share, static_cast<int>((share / x.num_groups + 63) / 64 * 64), 2 * blocks * block_bytes <= FIRST_CACHE},
             };
-            tile_for<format>(first_of(i + 1) - first_of(i), blocks, std::make_index_sequence<MOST_TOKENS>())(work);
+        };
+        for (int i = 0; i < tiles.count; ++i) {
+            const TileWork part = work(tiles.first(i), data + blocks * block_bytes + i * share);
+            tile_for<format>(tiles.size(i), blocks, std::make_index_sequence<MOST_TOKENS>())(part);
         }
+        for (int first = 0; first < tiles.num_tokens; first += 64) {
+            add_seconds<format>(work(first, nullptr), blocks, std::min(64, tiles.num_tokens - first));
+        }
+        if (w.bias) add_bias(w.bias + size_t(block) * BLOCK_ROWS, blocks * BLOCK_ROWS, tiles.num_tokens, block_out, stride);
         block += blocks;
     }
 }

@@ -12,6 +12,8 @@ namespace ms {
 
 enum class Activation : int32_t { silu, gelu_tanh, gelu };
 
+constexpr double LARGE_GROUP = 1.5;  // see quantize
+
 constexpr int PARTITION = 256;  // tokens of context whose softmax is taken on its own; the parts are merged in order
 
 // Queries of one request that attend in one task: `count` consecutive tokens, and the `group` query heads that share key-value head `kv_head`.
@@ -62,9 +64,11 @@ struct Kernels {
     void (*multiply)(const Matrix& w, int block_begin, int block_end, const QuantizedRows& x, int token_begin, int token_end, float* out, int stride);
 
     // quantize.cpp
-    // quantize `num_groups` groups of `values` as groups group_begin.. of row `token`: scale = max |x| / 127, q rounded to even.
-    // A group below 1.5e-36 counts as zero; one that holds a NaN or an infinity gets the scale NaN, and so does all that is computed from it
-    void (*quantize)(const float* values, int num_groups, const QuantizedRows& x, int token, int group_begin);
+    // quantize x.num_groups groups of `values` as row `token`: scale = max |x| / 127, q rounded to even. A group whose scale is above
+    // LARGE_GROUP times the root mean square of the row's scales gets a second term, made in the same way of what the first left over.
+    // A group below 1.5e-36 counts as zero; one that holds a NaN or an infinity gets the scale NaN, and so does all that is computed from
+    // it. It gets no second term, and counts as zero in the mean.
+    void (*quantize)(const float* values, const QuantizedRows& x, int token);
     // row `row` of a packed matrix as floats, `num_groups * 32` of them: the embedding of a token
     void (*unpack_row)(const Matrix& w, int row, float* out);
 

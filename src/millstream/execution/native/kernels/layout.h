@@ -49,14 +49,23 @@ struct Matrix {
     size_t bytes_per_block() const { return block_bytes(format, num_groups); }
 };
 
-// Rows of activations, 32 to a group: x = scale * q. One run a row, so that the rows of any step can be addressed one by one.
-struct QuantizedRows {
-    int num_groups;
-    int8_t* q;          // [tokens, num_groups * 32], within -127..127
-    float* scale;       // [tokens, num_groups]
-    float* scaled_sum;  // [tokens, num_groups]: scale * (sum of q), what a weight minimum is multiplied with
-    int32_t* sum;       // [tokens, num_groups]: sum of q, what a weight's zero point is multiplied with
+// Activations as scale * q.
+struct Term {
+    int8_t* q;      // [num_tokens, num_groups * 32], within -127..127
+    float* scale;   // [num_tokens, num_groups]
+    int32_t* sum;   // [num_tokens, num_groups]: sum of q, what a weight's zero point is multiplied with
 };
+
+// Rows of activations, 32 to a group. One run a row, so that the rows of any step can be addressed one by one.
+struct QuantizedRows {
+    int num_tokens, num_groups;
+    Term first;
+    Term second;        // of groups with a flag: what rounding to the first left over. Of others it holds anything
+    float* scaled_sum;  // [num_tokens, num_groups]: sum of scale * (sum of q) over the terms, what a weight minimum is multiplied with
+    uint64_t* flags;    // [flag_words(num_groups), num_tokens]: bit g % 64 of word g / 64 of a token: its group g has a second term
+};
+
+constexpr int flag_words(int num_groups) { return (num_groups + 63) / 64; }
 
 enum class KVType : int32_t { f16, f32, i8 };
 

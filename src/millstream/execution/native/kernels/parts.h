@@ -9,7 +9,7 @@ namespace ms::MS_ISA {
 void multiply(const Matrix& w, int block_begin, int block_end, const QuantizedRows& x, int token_begin, int token_end, float* out, int stride);
 
 // quantize.cpp
-void quantize(const float* values, int num_groups, const QuantizedRows& x, int token, int group_begin);
+void quantize(const float* values, const QuantizedRows& x, int token);
 void unpack_row(const Matrix& w, int row, float* out);
 
 // ops.cpp

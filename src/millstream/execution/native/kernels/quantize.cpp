@@ -1,4 +1,5 @@
 // The quantisation of activations, and single rows of packed matrices as floats. Compiled once for each instruction set.
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <limits>
@@ -11,8 +12,8 @@ namespace ms::MS_ISA {
 
 namespace {
 
-void quantize_group(const float* values, const QuantizedRows& x, size_t at) {
-    F16x a = load(values), b = load(values + 16);
+// One group as one term. Returns scale * (sum of q).
+float quantize_group(F16x a, F16x b, const Term& term, size_t at) {
     const float most = largest(max(abs(a), abs(b)));
     // below it a scale would be subnormal, and its inverse infinite
     const bool is_zero = most < 127.0f * FLT_MIN;
@@ -26,12 +27,15 @@ void quantize_group(const float* values, const QuantizedRows& x, size_t at) {
         total = 0.0f;
         scale = std::numeric_limits<float>::quiet_NaN();
     }
-    store_i8(x.q + at * GROUP, a);
-    store_i8(x.q + at * GROUP + 16, b);
-    x.scale[at] = scale;
-    x.sum[at] = static_cast<int32_t>(total);
-    x.scaled_sum[at] = scale * total;
+    store_i8(term.q + at * GROUP, a);
+    store_i8(term.q + at * GROUP + 16, b);
+    term.scale[at] = scale;
+    term.sum[at] = static_cast<int32_t>(total);
+    return scale * total;
 }
+
+// sixteen values less what the first term makes of them
+F16x left_over(const float* values, const int8_t* q, float scale) { return fma(load_i8(q), set1(-scale), load(values)); }
 
 // the weights of all 16 rows in a group, unsigned as they are stored: the 4 bytes of row r in quad j stand at 64 * j + 4 * r
 template <class G, int... quad>
@@ -65,9 +69,28 @@ void unpack_row(const Matrix& w, int row, float* out) {
     with_format(w.format, [&](auto format) { unpack_row_of<format()>(block, row % BLOCK_ROWS, w.num_groups, out); });
 }
 
-void quantize(const float* values, int num_groups, const QuantizedRows& x, int token, int group_begin) {
-    const size_t first = size_t(token) * x.num_groups + group_begin;
-    for (int g = 0; g < num_groups; ++g) quantize_group(values + size_t(g) * GROUP, x, first + g);
+void quantize(const float* values, const QuantizedRows& x, int token) {
+    const size_t first = size_t(token) * x.num_groups;
+    double squares = 0;  // of scales, whose squares no double rounds, and which may be too large or small for a float
+    for (int g = 0; g < x.num_groups; ++g) {
+        const float* at = values + size_t(g) * GROUP;
+        x.scaled_sum[first + g] = quantize_group(load(at), load(at + 16), x.first, first + g);
+        const double scale = x.first.scale[first + g];
+        if (!std::isnan(scale)) squares += scale * scale;
+    }
+    const double limit = LARGE_GROUP * LARGE_GROUP * squares / x.num_groups;
+    for (int begin = 0; begin < x.num_groups; begin += 64) {
+        uint64_t flags = 0;
+        for (int g = begin; g < std::min(begin + 64, x.num_groups); ++g) {
+            const float scale = x.first.scale[first + g];
+            if (!(double(scale) * scale > limit)) continue;
+            flags |= uint64_t(1) << (g - begin);
+            const float* at = values + size_t(g) * GROUP;
+            const int8_t* q = x.first.q + (first + g) * GROUP;
+            x.scaled_sum[first + g] += quantize_group(left_over(at, q, scale), left_over(at + 16, q + 16, scale), x.second, first + g);
+        }
+        x.flags[size_t(begin / 64) * x.num_tokens + token] = flags;
+    }
 }
 
 }  // namespace ms::MS_ISA

@@ -78,6 +78,11 @@ MS_INLINE F16x times_power_of_two(F16x x, F16x n) {
     __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23);
     return {_mm512_mul_ps(x.v, _mm512_castsi512_ps(bits))};
 }
+// a bit for each of the first n of eight words that has bit `bit`; touches no memory past them
+MS_INLINE uint32_t words_with(int bit, int n, const uint64_t* p) {
+    const __mmask8 first = static_cast<__mmask8>((1u << n) - 1);
+    return _mm512_test_epi64_mask(_mm512_maskz_loadu_epi64(first, p), _mm512_set1_epi64(int64_t(1) << bit));
+}
 MS_INLINE __m256 low_half(F16x a) { return _mm512_castps512_ps256(a.v); }
 MS_INLINE __m256 high_half(F16x a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1)); }
 
@@ -162,6 +167,12 @@ MS_INLINE __m256 times_power_of_two_half(__m256 x, __m256 n) {
     return _mm256_mul_ps(x, _mm256_castsi256_ps(bits));
 }
 MS_INLINE F16x times_power_of_two(F16x x, F16x n) { return {times_power_of_two_half(x.lo, n.lo), times_power_of_two_half(x.hi, n.hi)}; }
+MS_INLINE uint32_t four_words_with(int bit, int n, const uint64_t* p) {
+    const __m256i first = _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
+    const __m256i words = _mm256_maskload_epi64(reinterpret_cast<const long long*>(p), first);
+    return _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_sll_epi64(words, _mm_cvtsi32_si128(63 - bit))));
+}
+MS_INLINE uint32_t words_with(int bit, int n, const uint64_t* p) { return four_words_with(bit, n, p) | four_words_with(bit, n - 4, p + 4) << 4; }
 MS_INLINE __m256 low_half(F16x a) { return a.lo; }
 MS_INLINE __m256 high_half(F16x a) { return a.hi; }
 
