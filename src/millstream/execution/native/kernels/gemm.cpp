@@ -222,6 +222,21 @@ struct Tiles {
     int size(int i) const { return first(i + 1) - first(i); }
 };
 
+constexpr int TOKENS_AT_ONCE = 60;  // whose outputs are still in the first cache when the second terms come; full tiles, 64 at most
+
+// out = the first terms. Of the next blocks each tile asks for `share` bytes.
+template <Format format>
+void set_firsts(TileWork work, int blocks, const Tiles& tiles, size_t share) {
+    const TileWork all = work;
+    for (int i = 0; i < tiles.count; ++i) {
+        work.token = all.token + tiles.first(i);
+        work.out = all.out + size_t(tiles.first(i)) * all.stride;
+        work.soon.next = all.soon.next + i * share;
+        work.soon.end = work.soon.next + share;
+        tile_for<format>(tiles.size(i), blocks, std::make_index_sequence<MOST_TOKENS>())(work);
+    }
+}
+
 // of 64 tokens at most, those whose group g has a second term: a bit each
 MS_INLINE uint64_t flagged(const QuantizedRows& x, int g, int token, int num_tokens) {
     const uint64_t* words = x.flags + size_t(g / 64) * x.num_tokens + token;
@@ -253,34 +268,33 @@ void add_bias(const float* bias, int rows, int num_tokens, float* out, int strid
 
 template <Format format>
 void multiply_as(const Matrix& w, int block_begin, int block_end, const QuantizedRows& x, int token_begin, int token_end, float* out, int stride) {
-    const Tiles tiles{token_end - token_begin};
+    const int num_tokens = token_end - token_begin;
+    const int num_tiles = num_tokens / TOKENS_AT_ONCE * Tiles{TOKENS_AT_ONCE}.count + Tiles{num_tokens % TOKENS_AT_ONCE}.count;
     const size_t block_bytes = w.bytes_per_block();
     // blocks outside, tokens inside: the weights of a tile stay in the first cache while the tokens pass
     for (int block = block_begin; block < block_end;) {
-        const int blocks = std::min(blocks_at_once(tiles.num_tokens), block_end - block);
+        const int blocks = std::min(blocks_at_once(num_tokens), block_end - block);
         const uint8_t* const data = w.data + size_t(block) * block_bytes;
-        float* const block_out = out + size_t(block - block_begin) * BLOCK_ROWS;
         // of the next blocks, for each tile to ask for; one or two tokens are read so fast that the processor's own prefetcher does better
-        const size_t share = tiles.num_tokens <= 2 ? 0 : blocks * block_bytes / tiles.count;
-        const auto work = [&](int first, const uint8_t* soon) {
-            return TileWork{
+        const size_t share = num_tokens <= 2 ? 0 : blocks * block_bytes / num_tiles;
+        const int bytes_a_step = static_cast<int>((share / x.num_groups + 63) / 64 * 64);
+        const uint8_t* soon = data + blocks * block_bytes;
+        for (int first = 0; first < num_tokens; first += TOKENS_AT_ONCE) {
+            const Tiles tiles{std::min(TOKENS_AT_ONCE, num_tokens - first)};
+            const TileWork work{
                 .blocks = data,
                 .block_bytes = block_bytes,
                 .x = &x,
                 .token = token_begin + first,
-                .out = block_out + size_t(first) * stride,
+                .out = out + size_t(first) * stride + size_t(block - block_begin) * BLOCK_ROWS,
                 .stride = stride,
-                .soon = {soon, soon + share, static_cast<int>((share / x.num_groups + 63) / 64 * 64), 2 * blocks * block_bytes <= FIRST_CACHE},
+                .soon = {soon, soon + share, bytes_a_step, 2 * blocks * block_bytes <= FIRST_CACHE},
             };
-        };
-        for (int i = 0; i < tiles.count; ++i) {
-            const TileWork part = work(tiles.first(i), data + blocks * block_bytes + i * share);
-            tile_for<format>(tiles.size(i), blocks, std::make_index_sequence<MOST_TOKENS>())(part);
+            set_firsts<format>(work, blocks, tiles, share);
+            add_seconds<format>(work, blocks, tiles.num_tokens);
+            if (w.bias) add_bias(w.bias + size_t(block) * BLOCK_ROWS, blocks * BLOCK_ROWS, tiles.num_tokens, work.out, stride);
+            soon += share * tiles.count;
         }
-        for (int first = 0; first < tiles.num_tokens; first += 64) {
-            add_seconds<format>(work(first, nullptr), blocks, std::min(64, tiles.num_tokens - first));
-        }
-        if (w.bias) add_bias(w.bias + size_t(block) * BLOCK_ROWS, blocks * BLOCK_ROWS, tiles.num_tokens, block_out, stride);
         block += blocks;
     }
 }
