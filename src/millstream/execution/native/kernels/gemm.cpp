@@ -237,25 +237,31 @@ void set_firsts(TileWork work, int blocks, const Tiles& tiles, size_t share) {
     }
 }
 
-// of 64 tokens at most, those whose group g has a second term: a bit each
-MS_INLINE uint64_t flagged(const QuantizedRows& x, int g, int token, int num_tokens) {
-    const uint64_t* words = x.flags + size_t(g / 64) * x.num_tokens + token;
+// of 64 words at most, those with bit `bit`: a bit each
+MS_INLINE uint64_t all_words_with(int bit, int n, const uint64_t* words) {
     uint64_t found = 0;
-    for (int t = 0; t < num_tokens; t += 8) found |= uint64_t(words_with(g % 64, std::min(8, num_tokens - t), words + t)) << t;
+    for (int i = 0; i < n; i += 8) found |= uint64_t(words_with(bit, std::min(8, n - i), words + i)) << i;
     return found;
 }
 
-// The second terms of `num_tokens` tokens, 64 at most, from work.token on.
+// out += the second terms of `num_tokens` tokens, 64 at most, from work.token on.
 template <Format format>
 void add_seconds(const TileWork& work, int blocks, int num_tokens) {
-    for (int g = 0; g < work.x->num_groups; ++g) {
-        uint64_t found = flagged(*work.x, g, work.token, num_tokens);
-        if (!found) continue;
-        int tokens[64], count = 0;
-        for (; found; found &= found - 1) tokens[count++] = work.token + __builtin_ctzll(found);
-        const Tiles tiles{count};
-        for (int i = 0; i < tiles.count; ++i) {
-            add_second_for<format>(tiles.size(i), blocks, std::make_index_sequence<MOST_TOKENS>())(work, g, tokens + tiles.first(i));
+    const uint64_t* words = work.x->flags + work.token;
+    for (int begin = 0; begin < work.x->num_groups; begin += 64, words += work.x->num_tokens) {
+        uint64_t any = 0;
+        for (int t = 0; t < num_tokens; ++t) any |= words[t];
+        for (; any; any &= any - 1) {
+            const int bit = __builtin_ctzll(any);
+            int tokens[64], count = 0;
+            for (uint64_t found = all_words_with(bit, num_tokens, words); found; found &= found - 1) {
+                tokens[count++] = work.token + __builtin_ctzll(found);
+            }
+            const Tiles tiles{count};
+            for (int i = 0; i < tiles.count; ++i) {
+                const AddSecond add = add_second_for<format>(tiles.size(i), blocks, std::make_index_sequence<MOST_TOKENS>());
+                add(work, begin + bit, tokens + tiles.first(i));
+            }
         }
     }
 }
