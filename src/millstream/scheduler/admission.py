@@ -39,7 +39,8 @@ def check(
 
     Requests that a free slot will take in the next step do not count as waiting: a burst on an idle server fills the slots and
     the queue. `num_queued_tokens` are those of the requests that do; one alone may have any number. Paused requests count as
-    waiting, so that those are bounded, too.
+    waiting, so that those are bounded, too. Those of lower priority do not count: work that can wait must not keep out what
+    cannot. What the entry workers hold in all is bounded by themselves.
 
     Raises:
         DuplicateRid: its rid is live.

@@ -218,14 +218,14 @@ class Scheduler:
         try:
             if message.deadline is not None and message.deadline <= now:
                 raise DeadlineExceeded(message.deadline - message.timing.received)
+            waiting, num_running = self._queues.waiting, len(self._queues.running)
+            num_ahead = waiting.num_ahead_of(message.priority)
             admission.check(
                 message,
                 live=self._live,
-                num_waiting=len(self._queues.waiting) + len(self._queues.paused),  # without a slot, they count as queued
-                num_running=len(self._queues.running),
-                num_queued_tokens=self._queues.waiting.num_tokens_behind(
-                    admission.num_free_slots(len(self._queues.running), self._limits)
-                ),
+                num_waiting=num_ahead + len(self._queues.paused),  # without a slot, they count as queued
+                num_running=num_running,
+                num_queued_tokens=waiting.num_tokens_between(admission.num_free_slots(num_running, self._limits), num_ahead),
                 limits=self._limits,
             )
             end_rule = EndRule(
