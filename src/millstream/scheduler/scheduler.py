@@ -264,14 +264,15 @@ class Scheduler:
             self._end_by_abort(req, message.cause, _DRAINED if message.cause == "drain" else "The request was aborted.")
 
     def _note_step(self, work: Sequence[Work], seconds: float) -> None:
-        decode = prefill = 0
+        decode = prefill = guessed = 0
         for req, start, end in work:
+            guessed += len(req.row.draft)
             if req.is_prefilling:
                 prefill += end - start
             else:
                 decode += end - start
         self._pace.note_step(decode + prefill, seconds)
-        self._step_cost.note_step(decode, prefill, seconds)
+        self._step_cost.note_step(decode + guessed, prefill, seconds)
 
     def _end_overdue(self) -> None:
         if not self._deadlines:
