@@ -18,6 +18,7 @@ import msgspec
 
 from millstream.config import ServerConfig
 from millstream.entry.deadline import before
+from millstream.entry.due_ends import END_GRACE_S, DueEnds
 from millstream.entry.ending import describe_end
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
@@ -25,10 +26,11 @@ from millstream.entry.pauses import Pauses
 from millstream.entry.questions import Questions
 from millstream.entry.state import Phase, ReqState
 from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize, is_quick
-from millstream.entry.verdicts import OverdueVerdicts
-from millstream.errors import DuplicateRid, MillstreamError, OverloadError
+from millstream.errors import DeadlineExceeded, DuplicateRid, MillstreamError, OverloadError
 from millstream.ipc.channel import Sender
 from millstream.messages import (
+    Abort,
+    AbortNotice,
     AbortReq,
     AdmissionOutput,
     BatchStrOutput,
@@ -43,6 +45,7 @@ from millstream.messages import (
     TextRow,
     ToEntry,
     TokenizedGenerateReqInput,
+    Usage,
 )
 from millstream.messages.columns import SLOTS
 from millstream.messages.finish import AbortCause
@@ -68,6 +71,7 @@ class TokenizerManager:
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
+        end_grace_s: float = END_GRACE_S,
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
@@ -75,6 +79,7 @@ class TokenizerManager:
         self.prompts = PromptEncoder(tokenizer, engine.context_length, self.ledger)
         self.retry_after_s = 1  # what somebody refused now is told; the scheduler knows
         self.questions = Questions(to_scheduler=to_scheduler, entry=entry)
+        self.due_ends = DueEnds(self._make_end, grace_s=end_grace_s)
         self.late_rows_dropped = 0
         self.stream_mismatches = 0  # requests whose text was not what their ids say; anything but 0 is a bug
         self._max_live = max_live
@@ -88,7 +93,6 @@ class TokenizerManager:
         self._num_requests = 0
         self._num_readers = 0  # calls whose answer is not complete, whether or not their requests have ended
         self._generations: dict[str, Generation] = {}  # by the call's own rid, which may have none of its own
-        self._overdue = OverdueVerdicts(self.ledger)
         self._idle = asyncio.Event()  # set whenever the last request has ended and its answer is complete
         self.ledger.watch("state", lambda: len(self._owners))
         self.ledger.watch("generation", lambda: len(self._generations))
@@ -111,6 +115,8 @@ class TokenizerManager:
             for state, tokenized in zip(generation.states, ready, strict=True):
                 self._to_scheduler.send(tokenized)
                 state.move(Phase.DISPATCHED)  # after the send: it says that the scheduler may hold something
+                if state.obj.deadline is not None:
+                    self.due_ends.expect(state.slot, "deadline", state.obj.deadline - self._clock())
             while not all(state.accepted for state in generation.states):
                 await generation.wait()
         except BaseException as error:
@@ -135,6 +141,7 @@ class TokenizerManager:
         for state in generation.states:
             already, state.released = state.released, True
             state.drop_rows()
+            self.due_ends.forget(state.slot)
             if state.phase is Phase.FINISHED:
                 if not already:
                     self._log_end(state, generation)
@@ -167,7 +174,6 @@ class TokenizerManager:
         """End every request at once: the scheduler is gone, or does not answer, and their final rows will never come."""
         for state, generation in list(self._owners.values()):
             self._end(state, generation, failure)
-        self._overdue.forget()
         self.questions.fail(failure)
 
     def ask_replay(self, pid: int) -> None:
@@ -181,16 +187,13 @@ class TokenizerManager:
         if isinstance(message, BatchStrOutput):
             for columns in message.columns:
                 self._take_columns(columns)
-            for row in message.rows:
-                try:
-                    self._take_row(row)
-                except Exception:  # a fault with one row belongs to its request: the others of the step are not touched
-                    log.exception("a row of %s could not be delivered", row.rid)
-                    self._fail(row)
-            if finals := [row.rid for row in message.rows if row.finish is not None]:  # also of those that nobody knows
-                self._to_scheduler.send(Delivered(finals, self._entry))
+            self._take_rows(message.rows)
         elif isinstance(message, AdmissionOutput):
             self._take_verdicts(message)
+        elif isinstance(message, AbortNotice):
+            for slot in message.slots:
+                if (owned := self._by_slot.get(slot)) is not None:
+                    self._note_abort(owned[0], message.cause)
         elif isinstance(message, ProgressOutput):
             for progress in message.requests:
                 if (owned := self._owners.get(progress.rid)) is not None:
@@ -293,14 +296,12 @@ class TokenizerManager:
 
     def _take_verdicts(self, verdicts: AdmissionOutput) -> None:
         self.retry_after_s = verdicts.retry_after_s
-        for rid in verdicts.accepted:
-            if self._overdue.take(rid):  # of an earlier request: the rid may be in use again
-                continue
-            if (owned := self._owners.get(rid)) is not None:
-                owned[0].accepted = owned[0].has_verdict = True
+        for slot in verdicts.accepted:
+            if (owned := self._by_slot.get(slot)) is not None:  # it may have ended: rows come by another way
+                owned[0].accepted = True
                 owned[1].ring()
         for rejection in verdicts.rejected:
-            if (owned := self._owners.get(rejection.rid)) is not None:
+            if (owned := self._by_slot.get(rejection.slot)) is not None:
                 self._end(*owned, failure_of_rejection(rejection))
 
     def _take_columns(self, columns: TextColumns) -> None:
@@ -318,14 +319,26 @@ class TokenizerManager:
                 log.exception("a row of %s could not be delivered", state.rid)
                 self._fail(TextRow(state.rid, slot, text, token_ids, None))
 
-    def _take_row(self, row: TextRow) -> None:
-        owned = self._by_slot.get(row.slot)
-        if owned is None:
-            self.late_rows_dropped += 1
-            return
-        state = owned[0]
+    def _take_rows(self, rows: Sequence[TextRow]) -> None:
+        finals: list[str] = []
+        for row in rows:
+            owned = self._by_slot.get(row.slot)
+            if owned is None:
+                self.late_rows_dropped += 1
+                continue
+            if row.finish is not None:
+                finals.append(row.rid)
+            try:
+                self._take_row(*owned, row)
+            except Exception:  # a fault with one row belongs to its request: the others of the step are not touched
+                log.exception("a row of %s could not be delivered", row.rid)
+                self._fail(row)
+        if finals:
+            self._to_scheduler.send(Delivered(finals, self._entry))
+
+    def _take_row(self, state: ReqState, generation: Generation, row: TextRow) -> None:
         if row.finish is not None or state.phase is not Phase.RECEIVING or not state.hand_on(row.text, row.token_ids):
-            self._queue(*owned, row)
+            self._queue(state, generation, row)
 
     def _queue(self, state: ReqState, generation: Generation, row: TextRow) -> None:
         """Take a row that the consumer must wake for: the first, the last, one that cannot be written at once."""
@@ -337,8 +350,6 @@ class TokenizerManager:
         state.push(row)
         generation.ring()
         if state.phase is Phase.FINISHED:
-            if not state.has_verdict:
-                self._overdue.expect(state.rid)
             self._remove(state, generation)
         else:
             self._pauses.note_waiting(state, generation, row)
@@ -352,8 +363,30 @@ class TokenizerManager:
 
     def _send_abort(self, state: ReqState, cause: AbortCause) -> None:
         if state.dispatched and not state.abort_sent:
-            state.abort_sent = True
             self._to_scheduler.send(AbortReq(rid=state.rid, cause=cause))
+            self._note_abort(state, cause)
+
+    def _note_abort(self, state: ReqState, cause: AbortCause) -> None:
+        """The scheduler knows, or will, that the request is to end."""
+        state.abort_sent = True
+        if not state.released:
+            self.due_ends.expect(state.slot, cause)
+
+    def _make_end(self, slot: int, cause: AbortCause) -> None:
+        """End a request whose end is due and has not come: as its final row would, where it was admitted."""
+        state, generation = self._by_slot[slot]
+        log.warning("the end of %s (%s) did not come in time", state.rid, cause)
+        self._send_abort(state, cause)
+        self._to_scheduler.send(Delivered([state.rid], self._entry))  # nobody waits for the final row any more
+        deadline = state.obj.deadline if cause == "deadline" else None
+        message = None if deadline is None else DeadlineExceeded(deadline - state.obj.timing.received).message
+        failure = failure_of_cause(cause, message)
+        if not state.accepted:
+            self._end(state, generation, failure)
+            return
+        end = Abort(cause, failure.message, failure.status)
+        usage = state.usage or Usage(len(state.input_ids), 0)
+        self._queue(state, generation, TextRow(state.rid, slot, "", [], usage, end))
 
     def _fail(self, row: TextRow) -> None:
         """End the request of a row that we could not deliver."""
@@ -377,6 +410,7 @@ class TokenizerManager:
     def _remove(self, state: ReqState, generation: Generation) -> None:
         """Let go of a request that has ended."""
         del self._owners[state.rid], self._by_slot[state.slot]
+        self.due_ends.forget(state.slot)
         state.account.release("state", state.cause)
         self._note_idle()
         if generation.finished:

@@ -7,12 +7,13 @@
 | `StatsReq`, `Delivered`, `ReplayReq` | entry -> scheduler |
 | `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
-| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply` | scheduler -> entry |
+| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice` | scheduler -> entry |
 | `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
 from millstream.messages.columns import TextColumns, TokenColumns
 from millstream.messages.control import (
+    AbortNotice,
     AbortOthersReply,
     AbortOthersReq,
     AbortReq,
@@ -44,12 +45,13 @@ from millstream.messages.tokenized import TokenizedGenerateReqInput
 
 ToScheduler = TokenizedGenerateReqInput | AbortReq | AbortOthersReq | PauseReq | ResumeReq | StatsReq | Delivered | ReplayReq
 ToDetokenizer = BatchTokenIDOutput | Replay | StatsReply
-ToEntry = BatchStrOutput | AdmissionOutput | ProgressOutput | AbortOthersReply | StatsReply
+ToEntry = BatchStrOutput | AdmissionOutput | ProgressOutput | AbortOthersReply | AbortNotice | StatsReply
 ToSupervisor = Ready | ChildError | Heartbeat
 FromSupervisor = ServerState | Shutdown
 
 __all__ = [
     "Abort",
+    "AbortNotice",
     "AbortOthersReply",
     "AbortOthersReq",
     "AbortReq",

@@ -9,6 +9,7 @@ import pytest
 
 from millstream.messages import (
     Abort,
+    AbortNotice,
     AbortOthersReply,
     AbortOthersReq,
     AbortReq,
@@ -105,6 +106,7 @@ TOKEN_ROWS = BatchTokenIDOutput(
         pytest.param(StatsReq(id=3), ToScheduler, id="stats-request"),
         pytest.param(AbortOthersReq(id=3, entry=1, rids=["a"], prefix="b"), ToScheduler, id="abort-others"),
         pytest.param(AbortOthersReply(id=3, rids=["a"]), ToEntry, id="abort-others-reply"),
+        pytest.param(AbortNotice([3, 4], "aborted"), ToEntry, id="abort-notice"),
         pytest.param(Delivered(["a", "b"], entry=2), ToScheduler, id="delivered"),
         pytest.param(ReplayReq([Received("a", 3, 12)], 4711, entry=2), ToScheduler, id="replay-request"),
         pytest.param(
@@ -125,7 +127,7 @@ TOKEN_ROWS = BatchTokenIDOutput(
         ),
         pytest.param(STATS, ToEntry, id="stats-to-entry"),
         pytest.param(
-            AdmissionOutput(accepted=["a"], rejected=[Rejection("b", "full", 503, "overloaded_error", retry_after_s=1)]),
+            AdmissionOutput(accepted=[3], rejected=[Rejection("b", 4, "full", 503, "overloaded_error", retry_after_s=1)]),
             ToEntry,
             id="admission",
         ),
