@@ -125,6 +125,11 @@ class ReqState:
         return end_cause(end)
 
     @property
+    def num_handed_on(self) -> int:
+        """Tokens that the consumer has, or is given just now."""
+        return self.num_tokens if self._row is None else self.num_tokens - len(self._row.token_ids)
+
+    @property
     def usage(self) -> Usage | None:
         """The counts so far; None before the first row."""
         last = self._usage

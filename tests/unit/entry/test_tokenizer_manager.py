@@ -171,7 +171,7 @@ def test_rows_that_overtake_the_verdict_count_as_one() -> None:
         manager, engine = make()
         engine.answer = lambda sent: engine.row(sent.rid, "fast", finish=Stop())
         generation = await submit(manager)
-        assert (await generation.receive())[0][1].text == "fast"
+        assert [row.text for _, row in await generation.receive()] == ["fast"]
         manager.release(generation)
         # the rid is used again before the verdict on the first comes: it must not pass for the second's
         engine.answer = hold
@@ -260,7 +260,7 @@ def test_after_a_fault_of_ours_the_rid_stays_taken_until_the_final_row(caplog: p
         engine.accept("r")
         generation = await waiting
         engine.row("r", "first")
-        await generation.receive()
+        list(await generation.receive())
 
         def broken(text: str, token_ids: list[int]) -> bool:
             raise ValueError("cannot be written")
@@ -269,7 +269,7 @@ def test_after_a_fault_of_ours_the_rid_stays_taken_until_the_final_row(caplog: p
         engine.row("r", "lost")
         engine.row("r", "late")  # it was on its way already
         with pytest.raises(RequestFailed) as caught:
-            await generation.receive()
+            list(await generation.receive())
         assert (caught.value.failure.code, caught.value.failure.cause) == ("engine_error", "engine_error")
         manager.release(generation)
         with pytest.raises(DuplicateRid):
@@ -307,7 +307,7 @@ def test_a_late_row_for_nobody_is_counted() -> None:
     async def scenario() -> None:
         manager, engine = make()
         generation = await submit(manager)
-        await generation.receive()
+        list(await generation.receive())
         manager.release(generation)
         engine.row("r", "late")
         engine.row("never-was", "x")
@@ -360,14 +360,14 @@ def test_text_that_is_not_what_the_ids_say_is_counted_and_logged_once(
         generation = await waiting
         for piece in ("the", " ", "mi"):
             engine.row("r", piece)
-            await generation.receive()
+            list(await generation.receive())
         engine.row("r", "l")
         manager.handle(
             BatchStrOutput(
                 [TextRow("r", 0, "l", [9], Usage(3, 5), Stop(), Timing(), digest=None if text is None else digest_of(text))]
             )
         )
-        await generation.receive()
+        list(await generation.receive())
         manager.release(generation)
         assert manager.stream_mismatches == mismatches
 
@@ -436,7 +436,7 @@ def test_a_dead_scheduler_ends_everything_at_once() -> None:
         await engine.wait_sent(TokenizedGenerateReqInput, 2)
         manager.fail_all(Failure(503, "dead", "service_unavailable_error"))
         with pytest.raises(RequestFailed):
-            await running.receive()
+            list(await running.receive())
         with pytest.raises(RequestFailed):
             await waiting
         assert manager.live_requests == 0
@@ -497,10 +497,10 @@ def test_the_stamps_of_all_processes_meet_in_one_timing() -> None:
         engine.answer = lambda sent: engine.accept(sent.rid)
         generation = await submit(manager)
         engine.row("r", "a")
-        await generation.receive()
+        list(await generation.receive())
         generation.stamp_written(5.0)
         engine.row("r", "b", finish=Stop())
-        await generation.receive()
+        list(await generation.receive())
         generation.stamp_written(6.0, last=True)
         timing = generation.states[0].obj.timing
         assert (timing.received, timing.queued, timing.decoded, timing.first_written, timing.written) == (
@@ -541,9 +541,9 @@ def test_a_replay_is_asked_for_with_what_has_come_taken_or_not() -> None:
         taken, waiting, new = [await submit(manager, request(rid), rid=rid) for rid in ("taken", "waiting", "new")]
         for number in range(70):  # more pieces than the digest keeps
             engine.row("taken", f"{number:03d}")
-            await taken.receive()
+            list(await taken.receive())
         engine.row("waiting", "水")
-        await waiting.receive()
+        list(await waiting.receive())
         for text in ("a", "", "bc"):
             engine.row("waiting", text)
         early = asyncio.create_task(submit(manager, request("early", text="word " * 1000), rid="early"))
