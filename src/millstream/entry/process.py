@@ -17,7 +17,7 @@ import uvloop
 
 from millstream.checkpoint.locate import configured_source
 from millstream.config import ChildConfig, ServerConfig
-from millstream.entry.failure import failure_of_cause
+from millstream.entry.failure import failure_of_cause, failure_of_death
 from millstream.entry.http.app import App
 from millstream.entry.http.server import EntryServer, raise_descriptor_limit
 from millstream.entry.service import LoadedText, Service
@@ -164,6 +164,11 @@ class _Process:
         """Let live requests end for `drain_s`, abort the rest, and give those a moment to say so."""
         manager = self._service.started
         if manager is None:
+            return
+        if shutdown.has_failed:
+            log.error("the server cannot go on; ending %d requests", manager.live_requests)
+            manager.fail_all(failure_of_death("The server has failed and stops."))
+            await manager.wait_idle(ABORT_GRACE_S)
             return
         if manager.live_requests:
             log.info("draining %d requests for up to %g s", manager.live_requests, shutdown.drain_s)

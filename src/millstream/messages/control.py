@@ -189,6 +189,10 @@ class ServerState(Struct, frozen=True, omit_defaults=True, tag="state"):
 
 
 class Shutdown(Struct, frozen=True, tag="shutdown"):
-    """Finish and exit. supervisor -> child. The entry drains for up to `drain_s` seconds first."""
+    """Finish and exit. supervisor -> child. The entry drains for up to `drain_s` seconds first.
+
+    `has_failed`: nobody has asked for it, the server cannot go on; what runs ends as after a death.
+    """
 
     drain_s: float = 0.0
+    has_failed: bool = False
