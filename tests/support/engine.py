@@ -155,10 +155,11 @@ class Entry:
         context_length: int = CONTEXT_LENGTH,
         max_running_requests: int = 8,
         tokenizer: Any = TOKENIZER,
+        number: int = 0,
     ) -> None:
         self.engine = FakeEngine()
         config = dataclasses.replace(config or ServerConfig(), strict_ledger=True)
-        self.service = Service(config=config, to_scheduler=self.engine)
+        self.service = Service(config=config, to_scheduler=self.engine, entry=number)
         self.app = App(self.service)
         if ready:
             template = ChatTemplate(str(TOKENIZER.chat_template), TOKENIZER.special_tokens)

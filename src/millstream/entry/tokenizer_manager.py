@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -31,6 +32,7 @@ from millstream.ipc.channel import Sender
 from millstream.messages import (
     Abort,
     AbortNotice,
+    AbortOthersReply,
     AbortReq,
     AdmissionOutput,
     BatchStrOutput,
@@ -46,6 +48,8 @@ from millstream.messages import (
     ToEntry,
     TokenizedGenerateReqInput,
     Usage,
+    WorkerReply,
+    WorkerReport,
 )
 from millstream.messages.columns import SLOTS
 from millstream.messages.finish import AbortCause
@@ -94,6 +98,13 @@ class TokenizerManager:
         self._num_readers = 0  # calls whose answer is not complete, whether or not their requests have ended
         self._generations: dict[str, Generation] = {}  # by the call's own rid, which may have none of its own
         self._idle = asyncio.Event()  # set whenever the last request has ended and its answer is complete
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            BatchStrOutput: self._take_texts,
+            AdmissionOutput: self._take_verdicts,
+            AbortNotice: self._take_notice,
+            ProgressOutput: self._take_progress,
+            **dict.fromkeys((StatsReply, AbortOthersReply, WorkerReply), self.questions.answer),
+        }
         self.ledger.watch("state", lambda: len(self._owners))
         self.ledger.watch("generation", lambda: len(self._generations))
 
@@ -183,36 +194,18 @@ class TokenizerManager:
             self._to_scheduler.send(ReplayReq(received, pid, self._entry))
 
     def handle(self, message: ToEntry) -> None:
-        """Take one message from the scheduler or the detokenizer."""
-        if isinstance(message, BatchStrOutput):
-            for columns in message.columns:
-                self._take_columns(columns)
-            self._take_rows(message.rows)
-        elif isinstance(message, AdmissionOutput):
-            self._take_verdicts(message)
-        elif isinstance(message, AbortNotice):
-            for slot in message.slots:
-                if (owned := self._by_slot.get(slot)) is not None:
-                    self._note_abort(owned[0], message.cause)
-        elif isinstance(message, ProgressOutput):
-            for progress in message.requests:
-                if (owned := self._owners.get(progress.rid)) is not None:
-                    owned[1].note_progress(progress)
-        else:
-            self.questions.answer(message)
+        """Take one message from another process; what other workers ask is the service's to answer."""
+        self._handlers[type(message)](message)
 
-    async def stats(self, *, ledger: LedgerQuery | None = None) -> StatsReply:
-        """Ask scheduler and detokenizer for their counts, in order with the data they count. With `ledger`, for their books
-        too: the reply holds ours first.
-
-        Raises:
-            EngineDeadError: no answer in time, or one of them is gone.
-        """
-        reply = await self.questions.stats(ledger=ledger)
-        if ledger is not None:
-            reply.books.insert(0, self.ledger.book(ledger))
-        reply.ledger_mismatches += self.ledger.reconcile()
-        return reply
+    def report(self, ledger: LedgerQuery | None = None) -> WorkerReport:
+        """How this worker is; with `ledger`, with its book."""
+        return WorkerReport(
+            live_requests=self.live_requests,
+            late_rows_dropped=self.late_rows_dropped,
+            stream_mismatches=self.stream_mismatches,
+            ledger_mismatches=self.ledger.reconcile(),
+            book=None if ledger is None else self.ledger.book(ledger),
+        )
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no request is live and every answer complete, for at most `timeout_s` seconds; returns whether it is."""
@@ -303,6 +296,21 @@ class TokenizerManager:
         for rejection in verdicts.rejected:
             if (owned := self._by_slot.get(rejection.slot)) is not None:
                 self._end(*owned, failure_of_rejection(rejection))
+
+    def _take_texts(self, texts: BatchStrOutput) -> None:
+        for columns in texts.columns:
+            self._take_columns(columns)
+        self._take_rows(texts.rows)
+
+    def _take_notice(self, notice: AbortNotice) -> None:
+        for slot in notice.slots:
+            if (owned := self._by_slot.get(slot)) is not None:
+                self._note_abort(owned[0], notice.cause)
+
+    def _take_progress(self, news: ProgressOutput) -> None:
+        for progress in news.requests:
+            if (owned := self._owners.get(progress.rid)) is not None:
+                owned[1].note_progress(progress)
 
     def _take_columns(self, columns: TextColumns) -> None:
         by_slot = self._by_slot

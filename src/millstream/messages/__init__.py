@@ -8,6 +8,7 @@
 | `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
 | `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice` | scheduler -> entry |
+| `WorkerReq`, `WorkerReply` | entry -> entry |
 | `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
@@ -42,10 +43,13 @@ from millstream.messages.text_batch import BatchStrOutput, TextRow
 from millstream.messages.timing import Timing, Usage
 from millstream.messages.token_batch import BatchTokenIDOutput, DecodeOptions, TokenRow
 from millstream.messages.tokenized import TokenizedGenerateReqInput
+from millstream.messages.workers import WorkerReply, WorkerReport, WorkerReq
 
 ToScheduler = TokenizedGenerateReqInput | AbortReq | AbortOthersReq | PauseReq | ResumeReq | StatsReq | Delivered | ReplayReq
 ToDetokenizer = BatchTokenIDOutput | Replay | StatsReply
-ToEntry = BatchStrOutput | AdmissionOutput | ProgressOutput | AbortOthersReply | AbortNotice | StatsReply
+ToEntry = (
+    BatchStrOutput | AdmissionOutput | ProgressOutput | AbortOthersReply | AbortNotice | StatsReply | WorkerReq | WorkerReply
+)
 ToSupervisor = Ready | ChildError | Heartbeat
 FromSupervisor = ServerState | Shutdown
 
@@ -97,4 +101,7 @@ __all__ = [
     "TokenRow",
     "TokenizedGenerateReqInput",
     "Usage",
+    "WorkerReply",
+    "WorkerReport",
+    "WorkerReq",
 ]

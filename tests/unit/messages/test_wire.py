@@ -16,12 +16,14 @@ from millstream.messages import (
     AdmissionOutput,
     BatchStrOutput,
     BatchTokenIDOutput,
+    Book,
     ChildError,
     DecodeOptions,
     Delivered,
     EngineInfo,
     FromSupervisor,
     Heartbeat,
+    LedgerQuery,
     Length,
     PauseReq,
     ProcessState,
@@ -51,6 +53,9 @@ from millstream.messages import (
     ToScheduler,
     ToSupervisor,
     Usage,
+    WorkerReply,
+    WorkerReport,
+    WorkerReq,
 )
 from millstream.messages.columns import pack_ids, pack_slots
 
@@ -130,6 +135,10 @@ TOKEN_ROWS = BatchTokenIDOutput(
             AdmissionOutput(accepted=[3], rejected=[Rejection("b", 4, "full", 503, "overloaded_error", retry_after_s=1)]),
             ToEntry,
             id="admission",
+        ),
+        pytest.param(WorkerReq(3, 1, LedgerQuery("r")), ToEntry, id="worker-request"),
+        pytest.param(
+            WorkerReply(3, WorkerReport(4, 5, 6, 7, Book("entry-3", [], 0, {"state": 1}, {}))), ToEntry, id="worker-reply"
         ),
         pytest.param(ProgressOutput([Progress("a", place=3), Progress("b", done=5, total=9)]), ToEntry, id="progress"),
         pytest.param(Ready(process="scheduler", engine=ENGINE), ToSupervisor, id="ready"),
