@@ -82,6 +82,20 @@ def test_the_port_answers_though_its_only_worker_was_killed(tmp_path: Path) -> N
         assert set(pids_of(url)) == {"entry-1", "scheduler", "detokenizer"}
 
 
+def test_workers_that_died_leave_no_open_files_in_the_other_processes(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, url):
+        before = {}
+        for number in range(4):
+            assert Stream(url, body(20)).wait_end() == "done"
+            pids = pids_of(url)
+            entry = pids.pop(f"entry-{number}")
+            files = {name: len(os.listdir(f"/proc/{pid}/fd")) for name, pid in pids.items()}
+            before = before or files
+            assert files == before
+            os.kill(entry, signal.SIGKILL)
+        assert_at_rest(url)
+
+
 def test_any_worker_aborts_the_requests_of_all(tmp_path: Path) -> None:
     with running(tmp_path, *WORKERS) as (_, url):
         streams, live = spread_streams(url, 100_000)
