@@ -1,7 +1,7 @@
 """Two hundred clients that read, leave, stall, abort and send garbage; afterwards the server must be as it was before.
 
-    python benchmarks/soak/run.py                       # ten minutes on a scripted server
-    python benchmarks/soak/run.py --seconds 60 --model  # a minute on the embedded model
+    python -m benchmarks.soak.run                       # ten minutes on a scripted server
+    python -m benchmarks.soak.run --seconds 60 --model  # a minute on the embedded model
 
 It starts a server of its own. Before the load and after it, with nothing to do, it compares: requests known to any process, KV
 pages, what the ledger holds, file descriptors and memory of each process. Exit status 1 where something is left, or was wrong.
@@ -15,20 +15,18 @@ import json
 import os
 import random
 import resource
-import subprocess
 import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from clients import CLIENTS, Place, Wrong
+from benchmarks.server import millstream
+from benchmarks.soak.clients import CLIENTS, Place, Wrong
 
-READY = "Millstream is ready: "
 REST_TIMEOUT_S = 60.0
 CLIENT_TIMEOUT_S = 60.0  # a client that has not ended by then has found a server that hangs
 SAMPLE_S = 5.0
@@ -36,22 +34,10 @@ SAMPLE_S = 5.0
 LIMITS = ("--write-timeout-s", "2", "--read-timeout-s", "2", "--max-unsent-bytes", "65536", "--max-queued-requests", "64")
 
 
-@contextmanager
-def server(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
+def server(options: argparse.Namespace) -> AbstractContextManager[tuple[str, int]]:
     """URL of a server, and the process id of its supervisor."""
-    command = [sys.executable, "-m", "millstream", "serve", "--port", "0", "--log-level", "error", *LIMITS]
-    if not options.model:
-        command += ["--executor", "scripted", "--scripted-step-ms", "2"]
-    with subprocess.Popen([*command, *options.server_options], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            line = next((line for line in process.stdout if line.startswith(READY)), None)
-            if line is None:
-                raise SystemExit("the server did not start")
-            yield line.removeprefix(READY).strip(), process.pid
-        finally:
-            process.terminate()
-            process.stdout.read()  # so that its last words do not block it
+    scripted = () if options.model else ("--executor", "scripted", "--scripted-step-ms", "2")
+    return millstream(["--log-level", "error", *LIMITS, *scripted, *options.server_options])
 
 
 def get(url: str) -> dict[str, Any]:
