@@ -19,6 +19,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,11 @@ def usage(pid: int) -> dict[str, dict[str, int]]:
     }
 
 
-def at_rest(url: str, pid: int) -> dict[str, Any]:
-    """Wait until nothing is held, and say what the server is like; after a while, say it all the same."""
+def at_rest(url: str, pid: int, files: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Wait until nothing is held and no process has more than `files` open, and say what the server is like.
+
+    After a while, say it all the same. Connections of clients that have just left are still being closed.
+    """
     deadline = time.monotonic() + REST_TIMEOUT_S
     while True:
         info, ledger = get(f"{url}/server_info"), get(f"{url}/debug/ledger")
@@ -76,6 +80,9 @@ def at_rest(url: str, pid: int) -> dict[str, Any]:
             and not ledger["held"]
             and info["pages_free"] == info["pages_total"]
         )
+        used = usage(pid)
+        if files is not None:
+            is_at_rest = is_at_rest and all(each["files"] <= files.get(name, 0) for name, each in used.items())
         if is_at_rest or time.monotonic() >= deadline:
             break
         time.sleep(0.2)
@@ -84,7 +91,7 @@ def at_rest(url: str, pid: int) -> dict[str, Any]:
         **{name: info[name] for name in facts},
         "held": ledger["held"],
         "ledger_mismatches": ledger["mismatches"],
-        "processes": usage(pid),
+        "processes": used,
     }
 
 
@@ -182,7 +189,7 @@ def main() -> int:
         asyncio.run(soak(url, pid, options, options.warm_up_s, []))
         before = at_rest(url, pid)
         load = asyncio.run(soak(url, pid, options, options.seconds, samples))
-        after = at_rest(url, pid)
+        after = at_rest(url, pid, {name: each["files"] for name, each in before["processes"].items()})
     found = faults(before, after, load, options.max_growth_mib)
     report = {
         "seconds": options.seconds,
