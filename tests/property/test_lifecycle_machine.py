@@ -226,14 +226,14 @@ class LifecycleMachine(RuleBasedStateMachine):
         for each in self.server.in_loop(lambda: self.server.manager.abort(rid)):
             self.disturb(each)
 
-    @precondition(lambda self: len(self.server.manager.due_ends))
+    @precondition(lambda self: len(self.server.manager.endings.due))
     @rule(data=st.data())
     def lose_patience(self, data: st.DataObject) -> None:
         """An end that is due has not come: the entry makes it, and its final row comes later."""
         manager = self.server.manager
-        slot = data.draw(st.sampled_from(sorted(manager.due_ends._timers)))
-        self.server.in_loop(lambda: manager._make_end(slot, "aborted"))
-        assert slot not in manager._by_slot
+        slot = data.draw(st.sampled_from(sorted(manager.endings.due._timers)))
+        self.server.in_loop(lambda: manager.endings.make(slot, "aborted"))
+        assert slot not in manager.registry.by_slot
         self.given_up.add(slot)
 
     @precondition(lambda self: self.open_clients() != [])
@@ -242,7 +242,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         client = self.draw(data)
         client.is_gone = client.is_disturbed = True
         self.server.in_loop(client.call.disconnect)
-        states = [state for state, _ in self.server.manager._owners.values() if state.released]
+        states = [state for state, _ in self.server.manager.registry.by_rid.values() if state.released]
         assert all(state.abort_sent for state in states)
 
     @precondition(lambda self: self.open_clients() != [])
@@ -292,7 +292,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             self.deliver_one("tokens", "texts")
 
     def writer_fault(self, data: st.DataObject) -> None:
-        owners = {rid: state for rid, (state, _) in self.server.manager._owners.items() if state.shortcut is not None}
+        owners = {rid: state for rid, (state, _) in self.server.manager.registry.by_rid.items() if state.shortcut is not None}
         if owners:
             rid = data.draw(st.sampled_from(sorted(owners)))
             owners[rid].shortcut = lambda text, token_ids: 1 // 0 == 0
@@ -369,9 +369,10 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     def check_that_nothing_is_held(self) -> None:
         manager = self.server.manager
-        assert (manager._owners, manager._by_slot, manager._generations, len(manager.due_ends)) == ({}, {}, {}, 0)
+        registry = manager.registry
+        assert (registry.by_rid, registry.by_slot, registry.calls, len(manager.endings.due)) == ({}, {}, {}, 0)
         assert self.server.ledgers["entry"].totals() == {}
-        assert manager.stream_mismatches == 0
+        assert manager.endings.stream_mismatches == 0
         if self.server.dead != "scheduler":
             assert self.server.ledgers["scheduler"].totals() == {}
         if self.server.dead is not None:

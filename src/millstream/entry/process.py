@@ -175,12 +175,12 @@ class _Process:
         if shutdown.has_failed:
             log.error("the server cannot go on; ending %d requests", manager.live_requests)
             manager.fail_all(failure_of_death("The server has failed and stops."))
-            await manager.wait_idle(ABORT_GRACE_S)
+            await manager.registry.wait_idle(ABORT_GRACE_S)
             return
         if manager.live_requests:
             log.info("draining %d requests for up to %g s", manager.live_requests, shutdown.drain_s)
-        if not await manager.wait_idle(shutdown.drain_s):
+        if not await manager.registry.wait_idle(shutdown.drain_s):
             log.warning("aborting %d requests that did not end in time", len(manager.abort_all("drain")))
-            if not await manager.wait_idle(ABORT_GRACE_S):
+            if not await manager.registry.wait_idle(ABORT_GRACE_S):
                 log.warning("ending %d requests that the engine did not end", manager.live_requests)
                 manager.fail_all(failure_of_cause("drain"))

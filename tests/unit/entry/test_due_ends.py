@@ -25,7 +25,7 @@ from millstream.messages.finish import AbortCause
 from millstream.observe.ledger import Ledger
 from tests.support.asgi import run
 from tests.support.engine import TOKENIZER, FakeEngine, engine_info, hold
-from tests.unit.entry.test_tokenizer_manager import request, submit
+from tests.unit.entry.harness import request, submit
 
 NOW = 1.0  # by the clock of the manager, and of requests
 
@@ -139,7 +139,7 @@ def test_one_that_was_not_admitted_fails_with_its_status_and_the_verdict_that_co
             engine.handle(AdmissionOutput(accepted=[engine.requests[0].slot]))
         else:
             engine.handle(AdmissionOutput(rejected=[Rejection("r", engine.requests[0].slot, "late", 504, "timeout_error")]))
-        assert not manager._owners["r"][0].accepted
+        assert not manager.registry.by_rid["r"][0].accepted
         assert manager.ledger.totals() == {"state": 1, "generation": 1, "reader": 1}
         engine.say("hi")(engine.requests[1])
         generation = await second
@@ -174,7 +174,7 @@ def test_an_end_that_comes_in_time_is_the_only_one() -> None:
         manager.abort("r")
         engine.end("r", "aborted")
         manager.release(generation)
-        assert len(manager.due_ends) == 0
+        assert len(manager.endings.due) == 0
         assert engine.sent[1:] == [AbortReq("r", "aborted"), Delivered(["r"], 0)]
 
     run(scenario())
@@ -187,7 +187,7 @@ def test_nobody_makes_an_end_for_a_client_that_has_left() -> None:
         manager, engine = make()
         manager.release(await submit(manager, request(deadline=NOW + 0.01)))
         manager.abort("r")
-        assert (len(manager.due_ends), manager.live_requests) == (0, 1)
+        assert (len(manager.endings.due), manager.live_requests) == (0, 1)
         engine.end("r")
         assert (manager.live_requests, manager.ledger.totals()) == (0, {})
 

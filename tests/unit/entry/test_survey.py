@@ -14,7 +14,7 @@ from millstream.errors import EngineDeadError
 from millstream.messages import GenerateReqInput, LedgerQuery, SamplingParams, Timing, WorkerReply, WorkerReq
 from tests.support.asgi import get, run
 from tests.support.engine import Entry, engine_info, state
-from tests.unit.entry.test_tokenizer_manager import ORIGIN
+from tests.unit.entry.harness import ORIGIN
 
 
 class Ways:
@@ -70,7 +70,7 @@ def test_counts_and_books_are_those_of_all_workers_by_name() -> None:
         await open_requests(here, "a")
         await open_requests(there, "b", "c")
         there.manager.late_rows_dropped = 7
-        there.manager.stream_mismatches = 1
+        there.manager.endings.stream_mismatches = 1
         there.manager.ledger.mismatches = 2
         info = (await get(here.app, "/server_info")).body
         assert info["entry_worker"] == 0
