@@ -78,10 +78,11 @@ def num_free_slots(num_running: int, limits: Limits) -> int:
     return max(0, limits.max_running_requests - num_running)
 
 
-def rejection(rid: str, error: MillstreamError) -> Rejection:
+def rejection(rid: str, slot: int, error: MillstreamError) -> Rejection:
     """The refusal of `rid` in the terms of an HTTP error."""
     return Rejection(
         rid=rid,
+        slot=slot,
         message=error.message,
         status=error.status,
         type=error.type,

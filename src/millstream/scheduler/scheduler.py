@@ -18,6 +18,7 @@ from millstream.ipc.channel import Sender
 from millstream.kv.pool import KVPool
 from millstream.messages import (
     Abort,
+    AbortNotice,
     AbortOthersReply,
     AbortOthersReq,
     AbortReq,
@@ -247,7 +248,7 @@ class Scheduler:
             self._live[req.rid] = req
             self._families.join(req)
             self._queues.add(req)
-            self._verdicts.accept(req.entry, req.rid)
+            self._verdicts.accept(req.entry, req.slot)
             if message.deadline is not None:
                 self._deadlines.add(req.rid, message.deadline)
             if message.progress:
@@ -256,7 +257,7 @@ class Scheduler:
     def _reject(self, message: TokenizedGenerateReqInput, error: MillstreamError) -> None:
         if isinstance(error, OverloadError):
             error.retry_after_s = self._retry_after_s()
-        self._verdicts.reject(message.entry, message.rid, error)
+        self._verdicts.reject(message.entry, message.rid, message.slot, error)
 
     def _abort(self, message: AbortReq) -> None:
         req = self._live.get(message.rid)
@@ -299,6 +300,9 @@ class Scheduler:
         ]
         for req in found:
             self._end_by_abort(req, message.cause, "The request was aborted.")
+        for entry in dict.fromkeys(req.entry for req in found):
+            slots = [req.slot for req in found if req.entry == entry]
+            self._to_entry(entry).send(AbortNotice(slots, message.cause))
         self._to_entry(message.entry).send(AbortOthersReply(message.id, [req.rid for req in found]))
 
     def _settle(self, item: Work, output: ForwardOutput, index: int, now: float) -> None:
