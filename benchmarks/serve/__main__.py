@@ -16,6 +16,7 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -101,6 +102,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("serve.json"))
     parser.add_argument("--picture", type=Path, default=Path("serve.svg"))
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server under measurement is stopped, too
     runs = json.loads(options.out.read_text())["runs"] if options.append and options.out.exists() else []
     machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
     first = max((run["round"] + 1 for run in runs), default=0)
