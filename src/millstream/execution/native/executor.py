@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from platformdirs import user_cache_path
 
 from millstream.checkpoint.config import ModelConfig

@@ -11,7 +11,6 @@ from torch import Tensor
 from millstream.checkpoint.config import ModelConfig
 
 
-
 class KVStore:
     """Keys and values of `num_pages * page_size` tokens, for every layer.
 
