@@ -64,7 +64,8 @@ class ServerConfig:
     page_size: int = 16
     """Tokens in a KV page; a multiple of 16 for the native executor."""
     kv_cache_dtype: Literal["auto", "fp16", "fp32", "int8"] = "auto"
-    """How keys and values are kept. `auto`: fp16 in the native executor; torch keeps what it computes in, and takes no other."""
+    """How keys and values are kept. `auto`: fp16 in the native executor; torch keeps what it computes in, and takes no
+    other."""
     cache_dir: str | None = None
     """Where packed weights are kept for the next start. Default: the user's cache directory, such as ~/.cache/millstream."""
     disable_radix_cache: bool = False

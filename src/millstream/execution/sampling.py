@@ -115,7 +115,7 @@ def _draw(logits: Floats, row: ForwardRow, made: Sequence[int]) -> int | None:
         return best
     ids, weights = _candidates(logits, params)
     arrivals = np.log(uniforms(row.seed, output_index(row, made), ids))
-    with np.errstate(divide="ignore"):  # a weight of 0 never arrives
+    with np.errstate(divide="ignore", over="ignore"):  # a weight of 0, or next to it, never arrives
         arrivals /= weights
     return int(ids[arrivals.argmax()])  # they are negative: the largest is the first to arrive
 

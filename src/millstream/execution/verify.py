@@ -21,8 +21,12 @@ Draw = Callable[[Sequence[int], Sequence[ForwardRow], Sequence[Sequence[int]]], 
 def sample_with_drafts(logits: Floats, rows: Sequence[ForwardRow]) -> tuple[list[list[int]], dict[int, str]]:
     """Draw from logits `[sum of 1 + len(row.draft), vocab]`, which are not changed, in numpy. See `draw_with_drafts`."""
 
-    def draw(places: Sequence[int], some: Sequence[ForwardRow], made: Sequence[Sequence[int]]) -> tuple[list[int], dict[int, str]]:
-        return sample(logits if len(places) == len(logits) else logits[list(places)], some, made)  # a copy only where it must be
+    def draw(
+        places: Sequence[int], some: Sequence[ForwardRow], made: Sequence[Sequence[int]]
+    ) -> tuple[list[int], dict[int, str]]:
+        return sample(
+            logits if len(places) == len(logits) else logits[list(places)], some, made
+        )  # a copy only where it must be
 
     return draw_with_drafts(rows, draw)
 

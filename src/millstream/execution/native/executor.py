@@ -52,7 +52,9 @@ class NativeExecutor:
         self._check_states(rows, output)
         sampled = [index for index, row in enumerate(rows) if row.sample]
         if sampled:
-            drawn, errors = draw_with_drafts([rows[index] for index in sampled], StepSampler(self._model, self.capabilities.vocab_size))
+            drawn, errors = draw_with_drafts(
+                [rows[index] for index in sampled], StepSampler(self._model, self.capabilities.vocab_size)
+            )
             for place, index in enumerate(sampled):
                 output.token_ids[index] = drawn[place]
                 if place in errors:

@@ -54,7 +54,7 @@ def load_native_model(
     is_cached = cache_dir is not None and source.kind == "gguf"
     packed = PackedCache(cache_dir).load(source.path, size, pack) if is_cached and cache_dir else packed_in_memory(size, pack)
     matrices = {
-        plan.name: (int(plan.format), plan.rows, plan.inputs, packed[plan.offset : plan.offset + plan.size]) for plan in plans
+        plan.name: (plan.format, plan.rows, plan.inputs, packed[plan.offset : plan.offset + plan.size]) for plan in plans
     }
     return native_module().Model(
         config=_numbers(checkpoint.config),

@@ -80,10 +80,7 @@ def _write(path: Path, size: int, pack: Callable[[Bytes], None]) -> None:
     try:
         with os.fdopen(descriptor, "r+b") as file:
             os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, and not a SIGBUS later
-            with mmap.mmap(file.fileno(), size) as memory:
-                out = np.frombuffer(memory, dtype=np.uint8)
-                pack(out)
-                del out
+            pack(np.frombuffer(mmap.mmap(file.fileno(), size), dtype=np.uint8))
         os.replace(name, path)
     except BaseException:
         os.unlink(name)

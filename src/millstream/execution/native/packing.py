@@ -6,36 +6,27 @@ quantised to 8 bits with a scale for each 32 weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import IntEnum
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from millstream.checkpoint.config import ModelConfig
 from millstream.checkpoint.weights import Checkpoint
+from millstream.errors import StartupError
 from millstream.execution.native.availability import native_module
 
 Bytes = NDArray[np.uint8]
 
 ALIGNMENT = 64  # bytes: a register
 BLOCK_ROWS = 16
-BLOCKS_PER_TASK = 64
+BLOCKS_PER_TASK = 256
 
 
-class Format(IntEnum):
-    """Packed formats, numbered as in kernels/layout.h."""
-
-    Q4 = 0
-    Q4_MIN = 1
-    Q8 = 2
-    Q4_K = 3
-    Q6_K = 4
-
-
-_KEPT = {"Q4_0": Format.Q4, "Q4_1": Format.Q4_MIN, "Q8_0": Format.Q8, "Q4_K": Format.Q4_K, "Q6_K": Format.Q6_K}
+KEPT = {"Q4_0": "q4", "Q4_1": "q4_min", "Q8_0": "q8", "Q4_K": "q4_k", "Q6_K": "q6_k"}  # names in kernels/layout.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +36,7 @@ class MatrixPlan:
     name: str
     rows: int
     inputs: int
-    format: Format
+    format: str  # a name of kernels/layout.h
     offset: int
     size: int
 
@@ -61,9 +52,9 @@ def plan_matrices(checkpoint: Checkpoint) -> list[MatrixPlan]:
     offset = 0
     for name, rows, inputs in _shapes(checkpoint.config):
         stored = checkpoint.stored_matrix(name, rows, inputs)
-        form = Format.Q8 if stored is None else _KEPT.get(stored.type, Format.Q8)
-        size = native.packed_bytes(int(form), rows, inputs)
-        plans.append(MatrixPlan(name, rows, inputs, form, offset, size))
+        packed = "q8" if stored is None else KEPT.get(stored.type, "q8")
+        size = native.packed_bytes(packed, rows, inputs)
+        plans.append(MatrixPlan(name, rows, inputs, packed, offset, size))
         offset += -(-size // ALIGNMENT) * ALIGNMENT
     return plans
 
@@ -75,21 +66,39 @@ def total_bytes(plans: Sequence[MatrixPlan]) -> int:
 
 
 def pack_matrices(checkpoint: Checkpoint, plans: Sequence[MatrixPlan], out: Bytes, threads: int) -> None:
-    """Write every matrix into `out`, on `threads` threads."""
+    """Write every matrix into `out`, on `threads` threads.
+
+    Raises:
+        StartupError: a weight is not finite.
+    """
     with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(_pack, checkpoint, plan, out[plan.offset : plan.offset + plan.size]) for plan in plans]:
-            done.result()
+        tasks = [
+            pool.submit(task) for plan in plans for task in _tasks(checkpoint, plan, out[plan.offset : plan.offset + plan.size])
+        ]
+        for task in tasks:
+            task.result()
 
 
-def _pack(checkpoint: Checkpoint, plan: MatrixPlan, out: Bytes) -> None:
+def _tasks(checkpoint: Checkpoint, plan: MatrixPlan, out: Bytes) -> Iterator[Callable[[], None]]:
+    """Cut the packing of a matrix into parts that may run side by side."""
     native = native_module()
     stored = checkpoint.stored_matrix(plan.name, plan.rows, plan.inputs)
-    if stored is not None and stored.type in _KEPT:
-        native.pack_gguf(stored.type, stored.data, plan.rows, plan.inputs, stored.row_order, out)
+    num_blocks = -(-plan.rows // BLOCK_ROWS)
+    if stored is None or stored.type not in KEPT:
+        yield partial(_pack_floats, checkpoint, plan, num_blocks, out)  # all at once: the floats are made for it
         return
+    for begin in range(0, num_blocks, BLOCKS_PER_TASK):
+        end = min(num_blocks, begin + BLOCKS_PER_TASK)
+        yield partial(native.pack_gguf, stored.type, stored.data, plan.rows, plan.inputs, stored.row_order, begin, end, out)
+
+
+def _pack_floats(checkpoint: Checkpoint, plan: MatrixPlan, num_blocks: int, out: Bytes) -> None:
     weights = np.empty((plan.rows, plan.inputs), dtype=np.float32)
     checkpoint.read(plan.name, weights)
-    native.pack_floats(weights, out)
+    try:
+        native_module().pack_floats(weights, 0, num_blocks, out)
+    except ValueError as error:
+        raise StartupError(f"`{plan.name}` of the model cannot be quantised to 8 bits: {error}.") from error
 
 
 def _shapes(config: ModelConfig) -> Iterator[tuple[str, int, int]]:

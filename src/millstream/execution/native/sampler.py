@@ -44,7 +44,15 @@ class StepSampler:
             if index not in errors and params.temperature >= GREEDY_BELOW and params.top_k != 1:
                 drawing.append(index)
                 draws.append(
-                    (place, params.temperature, max(params.top_k, 0), params.top_p, params.min_p, row.seed, output_index(row, made[index]))
+                    (
+                        place,
+                        params.temperature,
+                        max(params.top_k, 0),
+                        params.top_p,
+                        params.min_p,
+                        row.seed,
+                        output_index(row, made[index]),
+                    )
                 )
             token_ids.append(0 if index in errors else token_id)
         if draws:

@@ -10,12 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from millstream.checkpoint.locate import resolve_model
-from millstream.checkpoint.weights import load_model_config
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import ForwardBatch
+from millstream.execution.machine import pool_pages
 from millstream.execution.registry import load_executor
-from millstream.execution.torch.kv_store import default_total_tokens
 from millstream.execution.torch.runner import TorchExecutor
 from millstream.messages.sampling import SamplingParams
 from tests.unit.execution.torch.families import make_model
@@ -123,9 +122,9 @@ def test_the_default_pool_holds_eight_contexts_where_memory_allows(folder: Path)
 
 
 def test_the_default_pool_stays_within_2_gib() -> None:
-    config = load_model_config(resolve_model("embedded"))
-    tokens = default_total_tokens(config, 10**6, torch.device("cpu"), torch.float32)
-    assert tokens * 30 * 2 * 3 * 64 * 4 <= 2 << 30
+    bytes_per_token = 30 * 2 * 3 * 64 * 4  # the embedded model's
+    pages = pool_pages(ServerConfig(), context_length=10**6, bytes_per_token=bytes_per_token, memory=64 << 30)
+    assert pages * 16 * bytes_per_token <= 2 << 30
 
 
 @pytest.mark.parametrize(
@@ -150,7 +149,7 @@ def test_a_checkpoint_without_the_weights_it_promises_is_refused(
 
 
 def test_the_registry_loads_the_executor_that_the_options_name(folder: Path) -> None:
-    config = ServerConfig(threads=1, max_total_tokens=64)
+    config = ServerConfig(executor="torch", threads=1, max_total_tokens=64)
     assert isinstance(load_executor(config, resolve_model(str(folder))), TorchExecutor)
     with pytest.raises(StartupError, match="needs a model"):
         load_executor(config, None)

@@ -29,7 +29,7 @@ class WeightTable {
         if (found.is_none()) throw std::invalid_argument("no matrix " + name);
         nb::tuple entry = nb::cast<nb::tuple>(found);
         Matrix w{};
-        w.format = static_cast<Format>(nb::cast<int>(entry[0]));
+        w.format = format_named(nb::cast<std::string>(entry[0]));
         if (nb::cast<int>(entry[1]) != rows || nb::cast<int>(entry[2]) != inputs) throw std::invalid_argument("matrix " + name + " has another shape");
         w.rows = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
         w.num_groups = (inputs + GROUP - 1) / GROUP;
@@ -148,8 +148,8 @@ class ModelObject {
             nb::tuple entry = nb::cast<nb::tuple>(item);
             const int output = nb::cast<int>(entry[0]);
             if (output < 0 || output >= model_->num_outputs()) throw std::invalid_argument("no such output");
-            draws.push_back({model_->logits() + size_t(output) * model_->logits_stride(), nb::cast<float>(entry[1]), nb::cast<int32_t>(entry[2]),
-                             nb::cast<float>(entry[3]), nb::cast<float>(entry[4]), nb::cast<uint64_t>(entry[5]), nb::cast<uint64_t>(entry[6])});
+            draws.push_back({model_->logits() + size_t(output) * model_->logits_stride(), nb::cast<double>(entry[1]), nb::cast<int32_t>(entry[2]),
+                             nb::cast<double>(entry[3]), nb::cast<double>(entry[4]), nb::cast<uint64_t>(entry[5]), nb::cast<uint64_t>(entry[6])});
         }
         nb::gil_scoped_release release;
         return model_->draw(draws);
@@ -217,6 +217,11 @@ void bind_model(nb::module_& m) {
              [](ModelObject& self, int page) {
                  self.check_page(page);
                  self.model().heal_page(page);
+             })
+        .def("poison_page",
+             [](ModelObject& self, int page) {
+                 self.check_page(page);
+                 self.model().poison_page(page);
              })
         .def_prop_ro("isa", [](ModelObject& self) { return self.model().kernels().name; })
         .def_prop_ro("threads", [](ModelObject& self) { return self.model().pool().size(); });

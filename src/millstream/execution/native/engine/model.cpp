@@ -96,18 +96,23 @@ static void heal_floats(float* values, size_t count) {
 }
 
 void Model::heal_page(int page) {
+    const size_t elements = size_t(2) * config_.head_dim * 16;  // of one head in one subpage, keys and values
     for (int layer = 0; layer < config_.num_layers; ++layer) {
         KVLayer store = kv(layer);
-        for (int subpage = 0; subpage < page_size_ / 16; ++subpage)
-            for (int head = 0; head < config_.num_kv_heads; ++head) {
-                int32_t pages[1] = {page};
-                uint8_t* at = KVLayer{store.type, store.num_kv_heads, store.head_dim, page_size_, store.data}.head(pages, subpage * 16, head);
-                size_t elements = size_t(2) * config_.head_dim * 16;
-                if (kv_type_ == KVType::f16) heal_halves(reinterpret_cast<uint16_t*>(at), elements);
-                if (kv_type_ == KVType::f32) heal_floats(reinterpret_cast<float*>(at), elements);
-                if (kv_type_ == KVType::i8) heal_floats(reinterpret_cast<float*>(at + elements), 2 * 16);  // only scales can be
-            }
+        for (int part = 0; part < page_size_ / 16 * config_.num_kv_heads; ++part) {
+            uint8_t* at = store.data + size_t(page) * store.page_bytes() + size_t(part) * store.head_bytes();
+            if (kv_type_ == KVType::f16) heal_halves(reinterpret_cast<uint16_t*>(at), elements);
+            if (kv_type_ == KVType::f32) heal_floats(reinterpret_cast<float*>(at), elements);
+            if (kv_type_ == KVType::i8) heal_floats(reinterpret_cast<float*>(at + elements), 2 * 16);  // only scales can be
+        }
     }
+}
+
+void Model::poison_page(int page) {
+    KVLayer store = kv(0);
+    uint8_t* at = store.data + size_t(page) * store.page_bytes();
+    if (kv_type_ == KVType::i8) at += store.keys_bytes() * 2;
+    std::memset(at, 0xFF, 16);  // all ones are NaN in every float format
 }
 
 // ---- planning a step

@@ -67,6 +67,8 @@ class Model {
     void copy_page(int from, int to);
     // Zero what is not finite in a page, after a row that made NaN or infinity: whoever gets the page next must not meet it.
     void heal_page(int page);
+    // NaN into the first keys of a page, for tests.
+    void poison_page(int page);
 
     const ModelConfig& config() const { return config_; }
     const Kernels& kernels() const { return k_; }

@@ -13,4 +13,5 @@ NB_MODULE(_native, m) {
     ms::bind_attention(m);
     ms::bind_sampling(m);
     ms::bind_model(m);
+    ms::bind_thread_pool(m);
 }

@@ -34,16 +34,19 @@ struct Attend {
     float* part_out;         // [head_dim]: sum of exp(score - max) * value
 };
 
-// One row's part in sampling.
+// One row's part in sampling. The parameters are doubles as in Python: a temperature of 0.7 rounded to float draws other tokens.
 struct Draw {
-    const float* logits;  // [vocab]
-    float temperature;    // > 0
+    const float* logits;  // [vocab]; -inf: may not be drawn
+    double temperature;   // 0: the largest
     int32_t top_k;        // 0: all
-    float top_p;          // 1: all
-    float min_p;          // 0: all
+    double top_p;         // 1: all
+    double min_p;         // 0: all
     uint64_t seed;
     uint64_t index;       // of the output token
 };
+
+// what a draw needs to note: weights, and the candidates at a border with theirs (sampling.cpp)
+constexpr size_t draw_scratch_bytes(int vocab) { return size_t(vocab + 16) * 24; }
 
 struct Best {
     int32_t token;   // of the largest logit, the lowest among equals
@@ -57,14 +60,17 @@ struct Kernels {
     // gemm.cpp. out[t][r] for tokens token_begin..token_end - 1 and rows of blocks block_begin..block_end - 1:
     // out + (t - token_begin) * stride + (row - block_begin * 16), bias included.
     void (*multiply)(const Matrix& w, int block_begin, int block_end, const QuantizedRows& x, int token_begin, int token_end, float* out, int stride);
-    // quantize `num_groups` groups of `values` as groups group_begin.. of row `token`
+
+    // quantize.cpp
+    // quantize `num_groups` groups of `values` as groups group_begin.. of row `token`: scale = max |x| / 127, q rounded to even.
+    // A group below 1.5e-36 counts as zero; one that holds a NaN or an infinity gets the scale NaN, and so does all that is computed from it
     void (*quantize)(const float* values, int num_groups, const QuantizedRows& x, int token, int group_begin);
     // row `row` of a packed matrix as floats, `num_groups * 32` of them: the embedding of a token
     void (*unpack_row)(const Matrix& w, int row, float* out);
 
     // ops.cpp
     // states += delta (where not null; normed with delta_weight first where that is not null); out = rms_norm(states) * weight. n: any length
-    void (*add_norm)(float* states, float* delta, const float* delta_weight, const float* weight, float eps, int n, float* out);
+    void (*add_norm)(float* states, const float* delta, const float* delta_weight, const float* weight, float eps, int n, float* out);
     // out = activation(gate) * up
     void (*gate)(Activation activation, const float* gate, const float* up, int n, float* out);
     // one head: norm with weight (where not null), then rotate pairs (2i, 2i + 1) by cos_sin[2i], cos_sin[2i + 1]. In place.
@@ -81,7 +87,7 @@ struct Kernels {
 
     // sampling.cpp
     Best (*argmax)(const float* logits, int n);
-    // as millstream.execution.sampling draws; `scratch` holds 4 * n bytes and more as sampling.cpp says
+    // as millstream.execution.sampling draws; -1 where no token may be drawn: all -inf, or one is NaN or +inf. `scratch`: draw_scratch_bytes(n)
     int32_t (*draw)(const Draw& row, int n, void* scratch);
 };
 

@@ -71,13 +71,14 @@ struct KVLayer {
     int page_size; // tokens, a multiple of 16
     uint8_t* data;
 
-    size_t bytes_per_element() const { return type == KVType::f32 ? 4 : type == KVType::f16 ? 2 : 1; }
+    [[gnu::always_inline]] inline size_t bytes_per_element() const { return type == KVType::f32 ? 4 : type == KVType::f16 ? 2 : 1; }
     size_t keys_bytes() const { return size_t(head_dim) * 16 * bytes_per_element(); }  // of one head in one subpage; values take as much
     size_t head_bytes() const { return 2 * keys_bytes() + (type == KVType::i8 ? 2 * 16 * sizeof(float) : 0); }
     size_t subpage_bytes() const { return head_bytes() * num_kv_heads; }
     size_t page_bytes() const { return subpage_bytes() * (page_size / 16); }
-    // where head `head` of the 16 tokens that `position` lies among begins
-    uint8_t* head(const int32_t* pages, int position, int head) const {
+    // where head `head` of the 16 tokens that `position` lies among begins. Inlined always: a copy compiled for one instruction set must not
+    // be what the linker gives to the others.
+    [[gnu::always_inline]] inline uint8_t* head(const int32_t* pages, int position, int head) const {
         return data + size_t(pages[position / page_size]) * page_bytes() + size_t(position % page_size / 16) * subpage_bytes() + size_t(head) * head_bytes();
     }
 };

@@ -7,11 +7,13 @@ namespace ms::MS_ISA {
 
 // gemm.cpp
 void multiply(const Matrix& w, int block_begin, int block_end, const QuantizedRows& x, int token_begin, int token_end, float* out, int stride);
+
+// quantize.cpp
 void quantize(const float* values, int num_groups, const QuantizedRows& x, int token, int group_begin);
 void unpack_row(const Matrix& w, int row, float* out);
 
 // ops.cpp
-void add_norm(float* states, float* delta, const float* delta_weight, const float* weight, float eps, int n, float* out);
+void add_norm(float* states, const float* delta, const float* delta_weight, const float* weight, float eps, int n, float* out);
 void gate(Activation activation, const float* gate, const float* up, int n, float* out);
 void norm_rotate(float* head, const float* weight, float eps, const float* cos_sin, int head_dim);
 void scale(float* values, float factor, int n);

@@ -20,6 +20,8 @@ constexpr int LANES = 16;
 
 #ifdef __AVX512F__
 
+constexpr int REGISTERS = 32;  // values that the machine's registers hold
+
 struct F16x {  // sixteen floats
     __m512 v;
 };
@@ -28,6 +30,10 @@ MS_INLINE F16x zero() { return {_mm512_setzero_ps()}; }
 MS_INLINE F16x set1(float x) { return {_mm512_set1_ps(x)}; }
 MS_INLINE F16x load(const float* p) { return {_mm512_loadu_ps(p)}; }
 MS_INLINE void store(float* p, F16x a) { _mm512_storeu_ps(p, a.v); }
+MS_INLINE __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1u << n) - 1); }
+// the first n of sixteen, and 0 in the other lanes; touches no memory past them
+MS_INLINE F16x load_first(int n, const float* p) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
+MS_INLINE void store_first(int n, float* p, F16x a) { _mm512_mask_storeu_ps(p, first_lanes(n), a.v); }
 MS_INLINE F16x load_half(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
 MS_INLINE void store_half(uint16_t* p, F16x a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
@@ -47,13 +53,25 @@ MS_INLINE F16x operator-(F16x a, F16x b) { return {_mm512_sub_ps(a.v, b.v)}; }
 MS_INLINE F16x operator*(F16x a, F16x b) { return {_mm512_mul_ps(a.v, b.v)}; }
 MS_INLINE F16x operator/(F16x a, F16x b) { return {_mm512_div_ps(a.v, b.v)}; }
 MS_INLINE F16x fma(F16x a, F16x b, F16x c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// of max and min: b where either is NaN
 MS_INLINE F16x max(F16x a, F16x b) { return {_mm512_max_ps(a.v, b.v)}; }
 MS_INLINE F16x min(F16x a, F16x b) { return {_mm512_min_ps(a.v, b.v)}; }
 MS_INLINE F16x abs(F16x a) { return {_mm512_abs_ps(a.v)}; }
 MS_INLINE F16x round(F16x a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 // a in the first n lanes, b in the others; n from 0 to 16
 MS_INLINE F16x first(int n, F16x a, F16x b) {
-    return {_mm512_mask_blend_ps(static_cast<__mmask16>((1u << n) - 1), b.v, a.v)};
+    return {_mm512_mask_blend_ps(first_lanes(n), b.v, a.v)};
+}
+// yes where a < b, no elsewhere and where either is NaN
+MS_INLINE F16x if_less(F16x a, F16x b, F16x yes, F16x no) {
+    return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), no.v, yes.v)};
+}
+// a bit for each lane where a >= b
+MS_INLINE uint32_t lanes_at_least(F16x a, F16x b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
+// lanes are pairs (x, y) and (cos, sin): (x cos - y sin, y cos + x sin)
+MS_INLINE F16x turn_pairs(F16x pairs, F16x cos_sin) {
+    __m512 crossed = _mm512_mul_ps(_mm512_permute_ps(pairs.v, 0xB1), _mm512_movehdup_ps(cos_sin.v));
+    return {_mm512_fmaddsub_ps(pairs.v, _mm512_moveldup_ps(cos_sin.v), crossed)};
 }
 // x * 2^n for whole n within -126..127
 MS_INLINE F16x times_power_of_two(F16x x, F16x n) {
@@ -64,6 +82,8 @@ MS_INLINE __m256 low_half(F16x a) { return _mm512_castps512_ps256(a.v); }
 MS_INLINE __m256 high_half(F16x a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1)); }
 
 #else  // AVX2
+
+constexpr int REGISTERS = 8;
 
 struct F16x {
     __m256 lo, hi;
@@ -99,6 +119,14 @@ MS_INLINE void store_i8(int8_t* p, F16x a) {
     __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
+MS_INLINE __m256i first_lanes(int n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)); }
+MS_INLINE F16x load_first(int n, const float* p) {
+    return {_mm256_maskload_ps(p, first_lanes(n)), _mm256_maskload_ps(p + 8, first_lanes(n - 8))};
+}
+MS_INLINE void store_first(int n, float* p, F16x a) {
+    _mm256_maskstore_ps(p, first_lanes(n), a.lo);
+    _mm256_maskstore_ps(p + 8, first_lanes(n - 8), a.hi);
+}
 MS_INLINE F16x operator+(F16x a, F16x b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
 MS_INLINE F16x operator-(F16x a, F16x b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
 MS_INLINE F16x operator*(F16x a, F16x b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
@@ -115,12 +143,20 @@ MS_INLINE F16x round(F16x a) {
     return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
 }
 MS_INLINE F16x first(int n, F16x a, F16x b) {
-    const __m256i low = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256i count = _mm256_set1_epi32(n);
-    __m256 keep_lo = _mm256_castsi256_ps(_mm256_cmpgt_epi32(count, low));
-    __m256 keep_hi = _mm256_castsi256_ps(_mm256_cmpgt_epi32(count, _mm256_add_epi32(low, _mm256_set1_epi32(8))));
-    return {_mm256_blendv_ps(b.lo, a.lo, keep_lo), _mm256_blendv_ps(b.hi, a.hi, keep_hi)};
+    return {_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(first_lanes(n))), _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(first_lanes(n - 8)))};
 }
+MS_INLINE F16x if_less(F16x a, F16x b, F16x yes, F16x no) {
+    return {_mm256_blendv_ps(no.lo, yes.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)), _mm256_blendv_ps(no.hi, yes.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
+}
+MS_INLINE uint32_t lanes_at_least(F16x a, F16x b) {
+    int lo = _mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_GE_OQ)), hi = _mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ));
+    return static_cast<uint32_t>(lo | hi << 8);
+}
+MS_INLINE __m256 turn_pairs_half(__m256 pairs, __m256 cos_sin) {
+    __m256 crossed = _mm256_mul_ps(_mm256_permute_ps(pairs, 0xB1), _mm256_movehdup_ps(cos_sin));
+    return _mm256_fmaddsub_ps(pairs, _mm256_moveldup_ps(cos_sin), crossed);
+}
+MS_INLINE F16x turn_pairs(F16x pairs, F16x cos_sin) { return {turn_pairs_half(pairs.lo, cos_sin.lo), turn_pairs_half(pairs.hi, cos_sin.hi)}; }
 MS_INLINE __m256 times_power_of_two_half(__m256 x, __m256 n) {
     __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
     return _mm256_mul_ps(x, _mm256_castsi256_ps(bits));
@@ -130,6 +166,8 @@ MS_INLINE __m256 low_half(F16x a) { return a.lo; }
 MS_INLINE __m256 high_half(F16x a) { return a.hi; }
 
 #endif
+
+MS_INLINE float first_lane(F16x a) { return _mm256_cvtss_f32(low_half(a)); }
 
 // the sixteen lanes as a tree: halves, quarters, pairs
 MS_INLINE float sum(F16x a) {
@@ -145,11 +183,11 @@ MS_INLINE float largest(F16x a) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-// e^x to within 2 ulp; 0 below -87.3, largest finite scale above 88. Argument reduced by ln 2 in two parts (Cody and Waite 1980), then the
-// Taylor polynomial of degree 7 on [-ln2/2, ln2/2], whose remainder is below half an ulp.
+// e^x to within 2 ulp; 0 below -87.3, e^88 above 88, NaN where x is NaN. Argument reduced by ln 2 in two parts (Cody and Waite 1980), then
+// the Taylor polynomial of degree 7 on [-ln2/2, ln2/2], whose remainder is below half an ulp. exp(0) is 1 exactly.
 MS_INLINE F16x exp(F16x x) {
     const F16x below = set1(-87.33654f);
-    F16x clamped = min(max(x, below), set1(88.0f));
+    F16x clamped = min(set1(88.0f), max(below, x));
     F16x n = round(clamped * set1(1.44269504088896341f));
     F16x r = fma(n, set1(-0.693359375f), clamped);
     r = fma(n, set1(2.12194440e-4f), r);
@@ -161,12 +199,7 @@ MS_INLINE F16x exp(F16x x) {
     p = fma(p, r, set1(0.5f));
     p = fma(p, r, set1(1.0f));
     p = fma(p, r, set1(1.0f));
-    F16x y = times_power_of_two(p, n);
-#ifdef __AVX512F__
-    return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, below.v, _CMP_LT_OQ), y.v, _mm512_setzero_ps())};
-#else
-    return {_mm256_andnot_ps(_mm256_cmp_ps(x.lo, below.lo, _CMP_LT_OQ), y.lo), _mm256_andnot_ps(_mm256_cmp_ps(x.hi, below.hi, _CMP_LT_OQ), y.hi)};
-#endif
+    return if_less(x, below, zero(), times_power_of_two(p, n));
 }
 
 }  // namespace ms::MS_ISA
