@@ -41,7 +41,13 @@ def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecu
         )
     checkpoint = open_checkpoint(source)
     context_length = context_limit(config, checkpoint.config)
-    executor = (_on_gpu if is_gpu else _on_cpu)(config, checkpoint, context_length)
+    try:
+        executor = (_on_gpu if is_gpu else _on_cpu)(config, checkpoint, context_length)
+    except torch.OutOfMemoryError as error:
+        raise StartupError(
+            "the GPU has not enough memory for the model, its KV pool and the steps that are captured.",
+            hint="lower --mem-fraction-static or --max-running-requests",
+        ) from error
     log.info(
         "loaded %s (%d layers, %s on %s, %d KV pages of %d tokens)",
         source.names[0], checkpoint.config.num_layers, own_kv, _device_name(config), executor.capabilities.num_pages,

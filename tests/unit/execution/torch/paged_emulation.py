@@ -7,7 +7,7 @@ from torch import Tensor
 
 from millstream.execution.torch.paged_attention import Launch, PagedRows
 
-KEYS = 8  # a program's step along the keys
+KEYS = 16  # a program's step along the keys
 
 
 def attend(

@@ -59,11 +59,13 @@ def rows_of(parts: list[tuple[int, int]], page_size: int) -> list[ForwardRow]:
     return [row([3] * end, [pages.pop() for _ in range(-(-end // page_size))], start, end) for start, end in parts]
 
 
+@torch.inference_mode()
 def attended(
     shape: Shape, rows: list[ForwardRow], window: int | None, kernel: PagedKernel | None, programs: int = 1
 ) -> torch.Tensor:
     """What the rows' queries make of a store of random keys and values; the unused of it is NaN."""
     device = torch.device("cuda" if HAS_GPU else "cpu")
+    torch.set_num_threads(1)
     config = shape.config()
     generator = torch.Generator().manual_seed(5)
     store = KVStore(config, num_pages=PAGES, page_size=shape.page_size, device=device, dtype=torch.float32)
@@ -106,7 +108,7 @@ CASES = [
 
 @pytest.mark.parametrize("kernel", ["emulation", "kernel"])
 @pytest.mark.parametrize("programs", [1, 64], ids=["whole", "split"])
-@pytest.mark.parametrize("window", [None, 1, 11, 40])
+@pytest.mark.parametrize("window", [None, 1, 11])
 @pytest.mark.parametrize("parts", CASES)
 def test_both_backends_agree_and_unused_slots_are_not_read(
     parts: list[tuple[int, int]], window: int | None, programs: int, kernel: str

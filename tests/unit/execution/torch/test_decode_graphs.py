@@ -52,11 +52,12 @@ class Rig:
     """One model twice over the same weights: with captured decodes, and without. Each has a KV store of its own."""
 
     def __init__(self, folder: Path, max_rows: int) -> None:
+        torch.set_num_threads(1)
         checkpoint = open_checkpoint(resolve_model(str(folder)))
         model = checkpoint.config
         self.decoder = Decoder(model, load_weights(checkpoint, CPU, torch.float32))
         attention = PagedAttention(
-            model, kernel=paged_emulation.attend, page_size=PAGE_SIZE, programs=8, context_length=128, device=CPU
+            model, kernel=paged_emulation.attend, page_size=PAGE_SIZE, programs=4, context_length=128, device=CPU
         )
         capabilities = Capabilities(model.vocab_size, 128, NUM_PAGES, PAGE_SIZE, model.eos_token_ids)
         make_store = partial(KVStore, model, num_pages=NUM_PAGES + 1, page_size=PAGE_SIZE, device=CPU, dtype=torch.float32)
@@ -65,9 +66,7 @@ class Rig:
         )
         self.captures = Captures()
         self.store, self.plain_store = make_store(), make_store()
-        self.buffers = DecodeBuffers(
-            max_rows=max_rows, max_pages=32, page_size=PAGE_SIZE, scratch_page=NUM_PAGES, device=CPU
-        )
+        self.buffers = DecodeBuffers(max_rows=max_rows, max_pages=32, page_size=PAGE_SIZE, scratch_page=NUM_PAGES, device=CPU)
         with torch.inference_mode():
             self.graphs = DecodeGraphs(
                 sizes=graph_sizes(max_rows),
@@ -93,9 +92,7 @@ def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def sequences_of(*lengths: int) -> list[tuple[list[int], list[int]]]:
     pages = torch.randperm(NUM_PAGES, generator=torch.Generator().manual_seed(sum(lengths))).tolist()
-    return [
-        (list(range(5, 5 + length)), [pages.pop() for _ in range(-(-(length + 8) // PAGE_SIZE))]) for length in lengths
-    ]
+    return [(list(range(5, 5 + length)), [pages.pop() for _ in range(-(-(length + 8) // PAGE_SIZE))]) for length in lengths]
 
 
 def decode(ids: list[int], pages: list[int], **options: object) -> ForwardRow:
@@ -130,7 +127,7 @@ def test_tokens_are_those_of_a_plain_run_while_rows_come_and_go(rig: Rig) -> Non
         sequences = sequences_of(*lengths)
         rig.prefill(sequences)
         before = rig.captures.replayed
-        for members in ([0, 1, 2], [0, 1, 2], [0, 2, 3, 4, 1], [4, 2, 0], [1, 3], [2], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]):
+        for members in ([0, 1, 2], [0, 1, 2], [0, 2, 3, 4, 1], [4, 2, 0], [2], [0, 1, 2, 3, 4]):
             rows = [
                 decode(*sequences[index], sampling=sampling[index % 3], seed=index, num_prompt_tokens=lengths[index])
                 for index in members
@@ -139,7 +136,7 @@ def test_tokens_are_those_of_a_plain_run_while_rows_come_and_go(rig: Rig) -> Non
             assert not output.errors
             for index, ids in zip(members, output.token_ids, strict=True):
                 sequences[index][0].extend(ids)
-        assert rig.captures.replayed - before == (8 if executor is rig.executor else 0)
+        assert rig.captures.replayed - before == (6 if executor is rig.executor else 0)
         said.append([ids for ids, _ in sequences])
     assert said[0] == said[1]
 

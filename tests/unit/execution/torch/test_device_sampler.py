@@ -37,7 +37,9 @@ def test_the_numbers_of_a_race_are_the_same_bit_for_bit(seed: int, index: int) -
     ids = np.array([0, 1, 2, 3, 777, 49_151, 262_143])
     key = draw_key(seed, index)
     low, high = torch.tensor([[key & race.LOW_32]]), torch.tensor([[key >> 32]])
-    assert race.uniforms(low, high, torch.from_numpy(ids)[None]).numpy()[0].tolist() == numpy_uniforms(seed, index, ids).tolist()
+    assert (
+        race.uniforms(low, high, torch.from_numpy(ids)[None]).numpy()[0].tolist() == numpy_uniforms(seed, index, ids).tolist()
+    )
 
 
 PARAMS: list[dict[str, Any]] = [
