@@ -26,13 +26,16 @@ from millstream.execution.torch.runner import TorchExecutor
 log = logging.getLogger(__name__)
 
 
-def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecutor:
+def load_torch_executor(config: ServerConfig, source: ModelSource, *, use_gpu: bool | None = None) -> TorchExecutor:
     """Load the model of `source` and make room for its KV.
+
+    Args:
+        use_gpu: whether to compute on a GPU. None: where there is one.
 
     Raises:
         StartupError: the model is broken or not supported, or the options do not fit it.
     """
-    is_gpu = torch.cuda.is_available()
+    is_gpu = torch.cuda.is_available() if use_gpu is None else use_gpu
     own_kv = "bf16" if is_gpu else "fp32"
     if config.kv_cache_dtype not in ("auto", own_kv):
         raise StartupError(
@@ -50,7 +53,7 @@ def load_torch_executor(config: ServerConfig, source: ModelSource) -> TorchExecu
         ) from error
     log.info(
         "loaded %s (%d layers, %s on %s, %d KV pages of %d tokens)",
-        source.names[0], checkpoint.config.num_layers, own_kv, _device_name(config), executor.capabilities.num_pages,
+        source.names[0], checkpoint.config.num_layers, own_kv, _device_name(config, is_gpu), executor.capabilities.num_pages,
         config.page_size,
     )  # fmt: skip
     return executor
@@ -64,9 +67,8 @@ def describe_torch_executor(config: ServerConfig, source: ModelSource) -> str:
     """
     model = open_checkpoint(source).config
     context_length = config.context_length or model.context_length
-    return (
-        f"torch {torch.__version__} on {_device_name(config)}: {model.num_layers} layers, {context_length:,} tokens of context"
-    )
+    device = _device_name(config, torch.cuda.is_available())
+    return f"torch {torch.__version__} on {device}: {model.num_layers} layers, {context_length:,} tokens of context"
 
 
 def _on_cpu(config: ServerConfig, checkpoint: Checkpoint, context_length: int) -> TorchExecutor:
@@ -126,7 +128,7 @@ def _bytes_per_token(model: ModelConfig, dtype: torch.dtype) -> int:
     return model.num_layers * 2 * model.num_kv_heads * model.head_dim * dtype.itemsize
 
 
-def _device_name(config: ServerConfig) -> str:
-    if torch.cuda.is_available():
+def _device_name(config: ServerConfig, is_gpu: bool) -> str:
+    if is_gpu:
         return torch.cuda.get_device_name()
     return f"CPU ({config.threads or num_cores()} threads)"
