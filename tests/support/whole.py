@@ -109,11 +109,12 @@ class WholeServer:
             executor="test",
         )
         self.ledgers = {name: Ledger(name, strict=True) for name in ("scheduler", "detokenizer")}
-        self.pool = KVPool(num_pages=self.engine.num_pages, page_size=self.engine.page_size, share_prefixes=share_prefixes)
+        self.pool = KVPool(num_pages=self.engine.num_pages, page_size=self.engine.page_size)
         self.scheduler = Scheduler(
             executor=executor,
             tokenizer=TOKENIZER,
             pool=self.pool,
+            share_prefixes=share_prefixes,
             eos_token_ids=capabilities.eos_token_ids,
             limits=Limits(
                 max_running_requests=config.max_running_requests,

@@ -224,6 +224,7 @@ def finalize(
         sampling=msgspec.structs.replace(obj.sampling, max_new_tokens=max_new_tokens),
         max_new_tokens=max_new_tokens,
         cache_namespace=obj.cache_namespace,
+        priority=obj.priority,
         deadline=obj.deadline,
         progress=obj.progress,
         timing=obj.timing,

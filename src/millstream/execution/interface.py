@@ -18,7 +18,8 @@ class ForwardRow:
     """One request's part of a step: compute positions `start`..`end - 1` of `token_ids`, then perhaps sample the next.
 
     `token_ids` (prompt and output so far) belongs to the scheduler and is read-only here. `pages[i]` holds positions
-    `i * page_size` to `(i + 1) * page_size - 1`; pages cover `reach` positions at least. Positions before `start` are in KV.
+    `i * page_size` to `(i + 1) * page_size - 1`; pages cover `reach` positions at least. Positions before `start` are in KV,
+    once `copies` are made: pages that a fork takes over from another row, in all layers, before anything of the step is computed.
 
     `draft` are tokens guessed to follow; only a row that samples has any. They are computed as if they stood at
     `end`..`reach - 1`, a token is drawn at each of the last `1 + len(draft)` positions, and the answer is what was drawn up to
@@ -37,6 +38,7 @@ class ForwardRow:
     sample: bool  # end == len(token_ids): draw the next token
     banned_token_ids: Sequence[int] = ()  # ids that may not be drawn next (stops, before min_new_tokens)
     draft: Sequence[int] = ()
+    copies: Sequence[tuple[int, int]] = ()  # pages, (from, to); to do it twice in the same step does no harm
 
     @property
     def reach(self) -> int:

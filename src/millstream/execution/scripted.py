@@ -2,7 +2,8 @@
 
 For tests of clients and of this server, and for measuring everything but the model. Chosen by `--executor scripted`; needs no
 torch. What a row gets depends on the row alone: on how many tokens it has and on its prompt's script, so batching and
-retraction change nothing. Time does: a script may ask for delays. Steps that a row's draft foretells come as one.
+retraction change nothing. Time does: a script may ask for delays. Steps that a row's draft foretells come as one. There is no
+KV, so pages and their copies mean nothing here.
 """
 
 from __future__ import annotations

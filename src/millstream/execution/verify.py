@@ -24,9 +24,8 @@ def sample_with_drafts(logits: Floats, rows: Sequence[ForwardRow]) -> tuple[list
     def draw(
         places: Sequence[int], some: Sequence[ForwardRow], made: Sequence[Sequence[int]]
     ) -> tuple[list[int], dict[int, str]]:
-        return sample(
-            logits if len(places) == len(logits) else logits[list(places)], some, made
-        )  # a copy only where it must be
+        # a copy of the logits only where some are left out
+        return sample(logits if len(places) == len(logits) else logits[list(places)], some, made)
 
     return draw_with_drafts(rows, draw)
 

@@ -40,7 +40,7 @@ Kind = Literal[
     # detokenizer
     "decode_status",
 ]
-ReleaseCause = EndCause | Literal["admitted", "retracted", "paused", "resumed", "shared", "done"]
+ReleaseCause = EndCause | Literal["admitted", "retracted", "paused", "resumed", "shared", "draft", "done"]
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ class Limits:
     chunked_prefill_size: int  # tokens in one step, decode included
     context_length: int  # tokens, prompt and output together; no more than the KV pool holds
     vocab_size: int  # ids the model takes
+    target_itl_s: float | None = None  # seconds that a step should stay within while requests decode
 
 
 def check(

@@ -38,15 +38,19 @@ from millstream.observe.ledger import Ledger
 from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.deadlines import Deadlines
+from millstream.scheduler.family import Families
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.forward import run_step
+from millstream.scheduler.order import Order
 from millstream.scheduler.output import StepOutput, ToDetokenizer
 from millstream.scheduler.pace import Pace
 from millstream.scheduler.placement import Placement
 from millstream.scheduler.policy import Work
 from millstream.scheduler.progress import ProgressWatch
 from millstream.scheduler.queues import Queues
+from millstream.scheduler.speculation import Speculation, SpeculationOptions
 from millstream.scheduler.state import Phase, Req
+from millstream.scheduler.step_cost import StepCost
 from millstream.scheduler.verdicts import Verdicts
 from millstream.text.tokenizer import Tokenizer
 
@@ -78,8 +82,11 @@ class Scheduler:
         pool: KVPool,
         eos_token_ids: frozenset[int],
         limits: Limits,
+        share_prefixes: bool = True,
+        order: Order | None = None,
         to_detokenizer: ToDetokenizer,
         to_entry: Callable[[int], Sender],
+        speculation: SpeculationOptions | None = None,
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -92,7 +99,17 @@ class Scheduler:
         self._clock = clock
         self._live: dict[str, Req] = {}  # in order of arrival
         self._queues = Queues()
-        self._placement = Placement(queues=self._queues, pool=pool, limits=limits, clock=clock)
+        self._step_cost = StepCost(limits.target_itl_s)
+        self._placement = Placement(
+            queues=self._queues,
+            order=order or Order(),
+            pool=pool,
+            limits=limits,
+            step_cost=self._step_cost,
+            clock=clock,
+        )
+        self._families = Families(pool=pool, share_prefixes=share_prefixes)
+        self._speculation = Speculation(speculation or SpeculationOptions(), pool, limits.chunked_prefill_size)
         self._num_arrivals = 0
         self._deadlines = Deadlines()
         self._pace = Pace()
@@ -145,10 +162,12 @@ class Scheduler:
             work = self._placement.next_work()
             if work:
                 self._num_steps += 1
+                if self._speculation.is_on:
+                    self._speculation.draft(work)
                 output = run_step(self._executor, [item.req.row for item in work])
                 self.got_on = any(output.token_ids) or not all(item.req.row.sample for item in work)
                 now = self._clock()
-                self._pace.note_step(sum([item.end - item.start for item in work]), now - started)
+                self._note_step(work, now - started)
                 for index, item in enumerate(work):
                     self._settle(item, output, index, now)
         self._send()
@@ -186,6 +205,7 @@ class Scheduler:
             InvariantError: something is lost, shared or held by nobody.
         """
         self._queues.audit(self._live.values())
+        self._families.audit(self._live.values())
         self._pool.audit([req.lease for req in self._live.values() if req.lease is not None])
         for req in self._live.values():
             if req.phase is not Phase.PAUSED and (req.lease is not None) != (req.phase is Phase.RUNNING):
@@ -225,6 +245,7 @@ class Scheduler:
         else:
             self._num_arrivals += 1
             self._live[req.rid] = req
+            self._families.join(req)
             self._queues.add(req)
             self._verdicts.accept(req.entry, req.rid)
             if message.deadline is not None:
@@ -241,6 +262,16 @@ class Scheduler:
         req = self._live.get(message.rid)
         if req is not None:
             self._end_by_abort(req, message.cause, _DRAINED if message.cause == "drain" else "The request was aborted.")
+
+    def _note_step(self, work: Sequence[Work], seconds: float) -> None:
+        decode = prefill = 0
+        for req, start, end in work:
+            if req.is_prefilling:
+                prefill += end - start
+            else:
+                decode += end - start
+        self._pace.note_step(decode + prefill, seconds)
+        self._step_cost.note_step(decode, prefill, seconds)
 
     def _end_overdue(self) -> None:
         if not self._deadlines:
@@ -285,6 +316,8 @@ class Scheduler:
             new_ids, is_last = output.token_ids[index], index in output.finished
             if new_ids or is_last:
                 self._take_tokens(req, new_ids, now, is_last=is_last)
+            if self._speculation.is_on:
+                self._speculation.give_back(req)
         except InvariantError:
             raise
         except Exception as fault:
@@ -302,6 +335,8 @@ class Scheduler:
         if verdict.num_kept < len(new_ids):
             new_ids = new_ids[: verdict.num_kept]
         req.token_ids += new_ids
+        if self._speculation.is_on:
+            req.num_computed += self._speculation.settle(req, new_ids)
         timing = req.timing
         timing.decoded = now
         if not timing.prefilled:
@@ -325,9 +360,11 @@ class Scheduler:
         del self._live[req.rid]
         self._deadlines.discard(req.rid)
         self._progress.discard(req.rid)
+        self._speculation.forget(req.rid)
         self._pace.note_end(req.num_output_tokens)
         # after a fault nobody knows what is in the pages
         self._placement.release(req, 0 if cause == "engine_error" else req.num_computed, cause)
+        self._families.leave(req)
         self._output.add(req, new_ids, held_back=held_back, finish=reason)
         req.account.settle(cause)
 
@@ -368,4 +405,6 @@ class Scheduler:
             ledger=asked.ledger,
             books=books,
             undelivered=self._output.num_undelivered,
+            draft_tokens=self._speculation.num_drafted,
+            accepted_draft_tokens=self._speculation.num_accepted,
         )

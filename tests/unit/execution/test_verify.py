@@ -41,7 +41,7 @@ def logits_after(token_ids: list[int]) -> np.ndarray:
 def make_row(prompt: list[int], output: list[int], draft: list[int], seed: int, params: dict[str, Any]) -> ForwardRow:
     ids = prompt + output
     banned = (1, 2) if len(output) < params["min_new_tokens"] else ()
-    return ForwardRow("r", ids, len(prompt), 0, len(ids), (), SamplingParams(**params), seed, True, banned, draft)
+    return ForwardRow("r", ids, len(prompt), 0, len(ids), (), SamplingParams(**params), seed, True, banned, draft=draft)
 
 
 def logits_of(row: ForwardRow) -> np.ndarray:

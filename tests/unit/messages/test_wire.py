@@ -63,6 +63,8 @@ STATS = StatsReply(
     pages_cached=2,
     steps=9,
     retractions=1,
+    draft_tokens=12,
+    accepted_draft_tokens=7,
 )
 ENGINE = EngineInfo(
     vocab_size=10,
@@ -73,7 +75,7 @@ ENGINE = EngineInfo(
     max_running_requests=2,
     executor="scripted",
 )
-USAGE = Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=4)
+USAGE = Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=4, verify_steps=1)
 REQUEST = TokenizedGenerateReqInput(
     rid="r",
     input_ids=[1, 2, 49151],

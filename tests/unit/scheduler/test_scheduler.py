@@ -488,3 +488,22 @@ def test_a_step_that_gets_nobody_on_is_no_progress() -> None:
     at.run()
     at.step()
     assert not at.scheduler.got_on
+
+
+def test_a_long_prompt_among_many_short_requests_gets_on_in_every_step_and_so_do_they() -> None:
+    at, executor = desk(chunked_prefill_size=32, num_pages=256)
+    for number in range(5):
+        at.submit(f"s{number}", [40 + number] * 4, max_new=40, ignore_eos=True)
+    at.step()
+    at.submit("long", range(100, 500), max_new=3, ignore_eos=True)
+    for number in range(5, 12):
+        at.submit(f"s{number}", [40 + number] * 4, max_new=4, ignore_eos=True)
+    while at.rows("long") == []:
+        before = {rid: len(at.tokens(rid)) for rid in ("s0", "s1", "s2", "s3", "s4")}
+        at.step()
+        assert {rid: len(at.tokens(rid)) for rid in before} == {rid: count + 1 for rid, count in before.items()}
+        assert executor.batches[-1][5][0] == "long"
+        assert sum(end - start for _, start, end in executor.batches[-1]) <= 32
+    assert len(executor.batches) - 1 == -(-400 // 27)
+    at.run()
+    assert all(at.finish(f"s{number}") is not None for number in range(12))

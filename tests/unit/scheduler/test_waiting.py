@@ -30,12 +30,12 @@ def test_whatever_comes_and_goes_order_and_weight_are_those_of_who_waits(moves: 
     for arrival, (move, number) in enumerate(moves):
         if move == "append":
             naive.append(req(number, arrival))
-            queue.append(naive[-1])
+            queue.add(naive[-1])
         elif move == "put back" and away:
             naive = sorted([*naive, away[0]], key=lambda each: each.arrival)
-            queue.insert(away.pop(0))
+            queue.add(away.pop(0))
         elif move == "take first" and naive:
-            assert queue.first is naive[0]
+            assert queue.urgent is naive[0]
             away.append(naive.pop(0))
             queue.remove(away[-1])
         elif move == "remove" and naive:

@@ -93,6 +93,8 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "steps": stats.steps,
             "retractions": stats.retractions,
             "undelivered": stats.undelivered,
+            "spec_draft_tokens": stats.draft_tokens,
+            "spec_accepted_draft_tokens": stats.accepted_draft_tokens,
             "late_rows_dropped": manager.late_rows_dropped,
             "stream_mismatch_total": manager.stream_mismatches,
             "ledger_mismatch_total": stats.ledger_mismatches,

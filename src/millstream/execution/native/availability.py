@@ -11,7 +11,7 @@ _NO_INSTRUCTIONS = "this CPU has neither AVX2 nor AVX-512 VNNI"
 def find_native() -> ModuleType | str:
     """Return the extension module `_native`, or a clause that says why it is of no use here."""
     try:
-        from millstream.execution.native import _native
+        import millstream.execution.native._native as _native
     except ImportError as error:
         return _NOT_BUILT if error.name is None or error.name.endswith("_native") else str(error)
     return _native if _native.instruction_set() is not None else _NO_INSTRUCTIONS

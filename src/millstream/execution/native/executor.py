@@ -1,4 +1,4 @@
-"""NativeExecutor: the real model on CPU through our own kernels. Built by `load_native_executor`, called by the scheduler's loop.
+"""NativeExecutor: the real model on CPU through our own kernels. Built by `load_native_executor`, called by the scheduler.
 
 Quantised weights, 8-bit activations in groups of 32: not token-identical to float32, and measured against it
 (`benchmarks/accuracy`). What a request gets does not depend on what shares its steps, bit for bit.
@@ -52,9 +52,8 @@ class NativeExecutor:
         self._check_states(rows, output)
         sampled = [index for index, row in enumerate(rows) if row.sample]
         if sampled:
-            drawn, errors = draw_with_drafts(
-                [rows[index] for index in sampled], StepSampler(self._model, self.capabilities.vocab_size)
-            )
+            sampler = StepSampler(self._model, self.capabilities.vocab_size)
+            drawn, errors = draw_with_drafts([rows[index] for index in sampled], sampler)
             for place, index in enumerate(sampled):
                 output.token_ids[index] = drawn[place]
                 if place in errors:
@@ -81,6 +80,8 @@ class NativeExecutor:
             token_ids += row.token_ids[start : row.end]
             token_ids += row.draft
             parts.append((row.reach - start, start, row.pages, outputs))
+            for source, target in row.copies:
+                self._model.copy_page(source, target)
         self._model.forward(np.array(token_ids, dtype=np.int32), parts)
 
     def _check_states(self, rows: Sequence[ForwardRow], output: ForwardOutput) -> None:

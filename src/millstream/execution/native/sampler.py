@@ -1,7 +1,7 @@
 """StepSampler: draws from the logits of a step where the kernels left them. The same draws as `execution.sampling` makes.
 
-Greedy rows were decided as the step ended; rows that sample are drawn all at once on the model's threads. What only few requests
-ask for, penalties, bias and bans, is done in numpy.
+Greedy rows were decided as the step ended; rows that sample are drawn all at once on the model's threads. What only few
+requests ask for, penalties, bias and bans, is done in numpy.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 from millstream.execution.interface import ForwardRow
 from millstream.execution.sampling import ALL_BANNED, NOT_FINITE, adjusted, is_adjusted, output_index
 from millstream.messages.sampling import GREEDY_BELOW
+
+SEED_MASK = (1 << 64) - 1
 
 
 class StepSampler:
@@ -30,39 +32,31 @@ class StepSampler:
         """Draw the next token of each row from the logits at its place. Changes those where a row has penalties or bias."""
         token_ids: list[int] = []
         errors: dict[int, str] = {}
-        draws: list[tuple[int, float, int, float, float, int, int]] = []
         drawing: list[int] = []
         for index, (place, row) in enumerate(zip(places, rows, strict=True)):
             token_id, is_finite = self._best[place]
-            params = row.sampling
             if not is_finite:
                 errors[index] = NOT_FINITE
-            elif is_adjusted(row) and (best := self._adjust(place, row, made[index])) is not None:
-                token_id = best
-            elif is_adjusted(row):
+            elif is_adjusted(row) and (token_id := self._adjust(place, row, made[index])) < 0:
                 errors[index] = ALL_BANNED
-            if index not in errors and params.temperature >= GREEDY_BELOW and params.top_k != 1:
+            elif row.sampling.temperature >= GREEDY_BELOW and row.sampling.top_k != 1:
                 drawing.append(index)
-                draws.append(
-                    (
-                        place,
-                        params.temperature,
-                        max(params.top_k, 0),
-                        params.top_p,
-                        params.min_p,
-                        row.seed,
-                        output_index(row, made[index]),
-                    )
-                )
             token_ids.append(0 if index in errors else token_id)
-        if draws:
-            for index, token_id in zip(drawing, self._model.draw(draws), strict=True):
+        if drawing:
+            drawn = self._model.draw([_draw(places[index], rows[index], made[index]) for index in drawing])
+            for index, token_id in zip(drawing, drawn, strict=True):
                 token_ids[index] = token_id
         return token_ids, errors
 
-    def _adjust(self, place: int, row: ForwardRow, made: Sequence[int]) -> int | None:
-        """Apply penalties, bias and bans; return the best token then, or None where every one is banned."""
+    def _adjust(self, place: int, row: ForwardRow, made: Sequence[int]) -> int:
+        """Apply penalties, bias and bans; return the best token then, or -1 where every one is banned."""
         logits = self._model.logits()[place, : self._vocab_size]
         logits[:] = adjusted(logits, row, made)
         best = int(logits.argmax())
-        return None if logits[best] == -np.inf else best
+        return -1 if logits[best] == -np.inf else best
+
+
+def _draw(place: int, row: ForwardRow, made: Sequence[int]) -> tuple[int, float, int, float, float, int, int]:
+    params = row.sampling
+    seed = row.seed & SEED_MASK  # as the hash takes it
+    return place, params.temperature, max(params.top_k, 0), params.top_p, params.min_p, seed, output_index(row, made)

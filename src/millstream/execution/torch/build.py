@@ -45,7 +45,10 @@ def load_torch_executor(config: ServerConfig, source: ModelSource, *, use_gpu: b
     checkpoint = open_checkpoint(source)
     context_length = context_limit(config, checkpoint.config)
     try:
-        executor = (_on_gpu if is_gpu else _on_cpu)(config, checkpoint, context_length)
+        if is_gpu:
+            executor = load_on_gpu(config, checkpoint, context_length, torch.device("cuda", torch.cuda.current_device()))
+        else:
+            executor = _on_cpu(config, checkpoint, context_length)
     except torch.OutOfMemoryError as error:
         raise StartupError(
             "the GPU has not enough memory for the model, its KV pool and the steps that are captured.",
@@ -86,8 +89,13 @@ def _on_cpu(config: ServerConfig, checkpoint: Checkpoint, context_length: int) -
     )
 
 
-def _on_gpu(config: ServerConfig, checkpoint: Checkpoint, context_length: int) -> TorchExecutor:
-    model, device, dtype = checkpoint.config, torch.device("cuda", torch.cuda.current_device()), torch.bfloat16
+def load_on_gpu(config: ServerConfig, checkpoint: Checkpoint, context_length: int, device: torch.device) -> TorchExecutor:
+    """Load a model that was opened already onto a GPU: weights, then the KV pool, then captured steps.
+
+    Raises:
+        StartupError: the options leave no room for KV.
+    """
+    model, dtype = checkpoint.config, torch.bfloat16
     decoder = Decoder(model, load_weights(checkpoint, device, dtype))
     torch.cuda.empty_cache()  # so that what loading needed for a while counts as free
     free, total = torch.cuda.mem_get_info(device)

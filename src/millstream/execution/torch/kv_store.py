@@ -35,6 +35,12 @@ class KVStore:
         stored = self.layers[layer]
         return stored.index_select(0, pages.flatten()).view(len(pages), -1, *stored.shape[2:])
 
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy whole pages, (from, to), in all layers. No page is both."""
+        sources, targets = torch.tensor(pairs, device=self.layers[0].device).unbind(1)
+        for layer in self.layers:
+            layer.index_copy_(0, targets, layer.index_select(0, sources))
+
     def heal(self, pages: list[int]) -> None:
         """Make the pages finite again, after a row that made NaN or infinity: whoever gets them next must not meet it."""
         index = torch.tensor(pages, device=self.layers[0].device)

@@ -57,6 +57,7 @@ class TorchExecutor:
         output = ForwardOutput([[] for _ in rows])
         sampled = [index for index, row in enumerate(rows) if row.sample]
         with torch.inference_mode():
+            self._copy_pages(rows)
             if self._graphs is not None and self._graphs.takes(rows):
                 drawn, errors = draw_with_drafts(rows, DeviceSampler(self._graphs.run(rows), rows))
             else:
@@ -71,6 +72,7 @@ class TorchExecutor:
     def forward_logits(self, batch: ForwardBatch) -> list[Tensor]:
         """Run one step without sampling; return each row's float32 logits at all its positions, `[reach - start, vocab]`."""
         with torch.inference_mode():
+            self._copy_pages(batch.rows)
             logits = self._decoder.logits(self._hidden(batch.rows)).cpu()
         return list(torch.split(logits, [row.reach - row.start for row in batch.rows]))
 
@@ -99,6 +101,10 @@ class TorchExecutor:
         if self._device.type == "cpu":
             return sample_with_drafts(logits.numpy(), drawing_rows)
         return draw_with_drafts(drawing_rows, DeviceSampler(judge(logits), drawing_rows))
+
+    def _copy_pages(self, rows: Sequence[ForwardRow]) -> None:
+        if copies := [pair for row in rows for pair in row.copies]:
+            self._store.copy(copies)
 
     def _hidden(self, rows: Sequence[ForwardRow]) -> Tensor:
         page_size = self._store.page_size

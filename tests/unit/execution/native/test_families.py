@@ -14,7 +14,7 @@ from tests.unit.execution.native.steps import Floats, load_native, native_logits
 from tests.unit.execution.torch.families import SIZES, families, model_of
 from tests.unit.execution.torch.steps import cuts, shuffled_pages
 
-# nothing is a multiple of what the kernels take at once: 2.5 groups of inputs, 4.5 blocks of feed-forward rows, 7.5 of the vocabulary
+# nothing is a multiple of what kernels take at once: 2.5 groups of inputs, 4.5 blocks of feed-forward rows, 7.5 of tokens
 NATIVE_SIZES = SIZES | {
     "hidden_size": 80,
     "intermediate_size": 72,
@@ -52,7 +52,7 @@ def test_logits_are_those_of_transformers_but_for_rounding_to_8_bits(native: Mod
 
 
 def test_heads_may_share_keys_in_groups(native: ModuleType, tmp_path: Path) -> None:
-    check(families(GROUPED)["llama-tied"], tmp_path, 0.05)
+    check(families(GROUPED)["llama-tied"], tmp_path, 0.07)
 
 
 @pytest.mark.parametrize("kv_type", ["fp32", "fp16", "int8"])

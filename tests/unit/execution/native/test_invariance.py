@@ -1,4 +1,4 @@
-"""What a request gets does not depend on what shares its steps: bit for bit, over everything that may differ between two runs."""
+"""What a request gets does not depend on what shares its steps, bit for bit, whatever differs between two runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_company_changes_no_bit(native_embedded: NativeExecutor, whole: Floats) 
     lengths = [1, 2, 17, 64, 200, 257, 300, 300, 5, 11, 290, 299]
     tables = [list(pages) for pages in shuffled_pages(native_embedded, *lengths)]
     starts = [0, 1, 0, 63, 100, 256, 299, 0, 4, 3, 289, 280]
-    for length, start, pages in zip(lengths, starts, tables, strict=True):
+    for start, pages in zip(starts, tables, strict=True):
         if start:
             native_logits(native_embedded, PROMPT, pages, [start])
     rows = [row(PROMPT, pages, start, length) for length, start, pages in zip(lengths, starts, tables, strict=True)]
@@ -91,3 +91,11 @@ def test_a_request_computed_again_after_a_retraction_draws_the_same(
 
 def _step(executor: NativeExecutor, only: ForwardRow) -> list[int]:
     return executor.forward(ForwardBatch([only])).token_ids[0]
+
+
+def test_a_fork_goes_on_from_a_copy_of_the_last_page(native_embedded: NativeExecutor, whole: Floats) -> None:
+    first, second = (list(pages) for pages in shuffled_pages(native_embedded, 40, 40))
+    native_logits(native_embedded, PROMPT, first, [40])
+    fork = row(PROMPT, [*first[:2], second[2]], 39, 40)
+    fork.copies = [(first[2], second[2])]
+    np.testing.assert_array_equal(native_embedded.forward_logits(ForwardBatch([fork]))[0], whole[39:40])

@@ -24,6 +24,8 @@ constexpr int MOST_QUERIES = SUMS / 2 < 8 ? 4 : 8;
 // registers of keys or values that are worked on at once for a number of queries: 4, 2 or 1
 constexpr int registers_at_once(int queries) { return queries * 4 <= SUMS ? 4 : queries * 2 <= SUMS ? 2 : 1; }
 
+constexpr int bytes_of(KVType type) { return type == KVType::f32 ? 4 : type == KVType::f16 ? 2 : 1; }
+
 // how keys and values are read: 16 elements from element `i` of a run
 template <KVType type>
 MS_INLINE F16x load_elements(const uint8_t* run, size_t i) {
@@ -68,12 +70,20 @@ struct Chunk {
 
 // scores[n][16 tokens of each subpage] = q[n] k, for R subpages from `subpage` on
 template <KVType type, int N, int R>
-MS_INLINE void score(const Partition& part, Chunk<N>& chunk, int subpage) {
+MS_INLINE void score(const Partition& part, Chunk<N>& chunk, int subpage, int end) {
     F16x sums[N][R];
     for (int n = 0; n < N; ++n)
         for (int r = 0; r < R; ++r) sums[n][r] = zero();
     const int head_dim = part.kv.head_dim;
+    constexpr int D = 64 / (LANES * bytes_of(type));  // dimensions of keys in a cache line
+    const uint8_t* next[R];
+    for (int r = 0; r < R; ++r) next[r] = part.subpages[std::min(subpage + R + r, end - 1)];
     for (int d = 0; d < head_dim; ++d) {
+        if (d % D == 0)
+            for (int r = 0; r < R; ++r) {
+                __builtin_prefetch(part.values(subpage + r) + size_t(d) * LANES * bytes_of(type));
+                __builtin_prefetch(next[r] + size_t(d) * LANES * bytes_of(type));
+            }
         F16x keys[R];
         for (int r = 0; r < R; ++r) keys[r] = load_elements<type>(part.subpages[subpage + r], size_t(d) * LANES);
         for (int n = 0; n < N; ++n) {
@@ -87,7 +97,7 @@ MS_INLINE void score(const Partition& part, Chunk<N>& chunk, int subpage) {
 
 template <KVType type, int N, int R>
 MS_INLINE void score_all(const Partition& part, Chunk<N>& chunk, int subpage, int end) {
-    for (; subpage + R <= end; subpage += R) score<type, N, R>(part, chunk, subpage);
+    for (; subpage + R <= end; subpage += R) score<type, N, R>(part, chunk, subpage, end);
     if constexpr (R > 1) score_all<type, N, R / 2>(part, chunk, subpage, end);
 }
 

@@ -43,7 +43,7 @@ MS_INLINE Quad high_nibbles(Quad a) { return {_mm512_and_si512(_mm512_srli_epi16
 template <int j>
 MS_INLINE Quad with_high_bits(Quad nibbles, Quad bits) {
     __m512i moved = j < 2 ? _mm512_slli_epi16(bits.v, j < 2 ? 4 - 2 * j : 0) : _mm512_srli_epi16(bits.v, j < 2 ? 0 : 2 * j - 4);
-    return {_mm512_or_si512(nibbles.v, _mm512_and_si512(moved, _mm512_set1_epi8(0x30)))};
+    return {_mm512_ternarylogic_epi32(nibbles.v, moved, _mm512_set1_epi8(0x30), 0xF8)};  // nibbles | (moved & 0x30)
 }
 
 template <int BITS, int ZERO>

@@ -18,10 +18,14 @@ struct Prefetch {
     const uint8_t* next;
     const uint8_t* end;
     int bytes_a_step;
+    bool is_near;  // into the first cache, not only into the second
 
     MS_INLINE void step() {
         if (next >= end) return;
-        for (int i = 0; i < bytes_a_step; i += 64) _mm_prefetch(reinterpret_cast<const char*>(next + i), _MM_HINT_T0);
+        for (int i = 0; i < bytes_a_step; i += 64) {
+            const char* line = reinterpret_cast<const char*>(next + i);
+            is_near ? _mm_prefetch(line, _MM_HINT_T0) : _mm_prefetch(line, _MM_HINT_T1);
+        }
         next += bytes_a_step;
     }
 };
@@ -46,62 +50,63 @@ struct Rows {
     MS_INLINE const int8_t* q(int t, int g) const { return x.q + at(t, g) * GROUP; }
 };
 
+// Integer sums of one part of a group.
 template <class G, int TOKENS, int BLOCKS>
-using Dots = Dot<G::BITS, G::ZERO>[TOKENS][BLOCKS][G::PARTS];
+struct Dots {
+    Dot<G::BITS, G::ZERO> of[TOKENS][BLOCKS];
 
-template <class G, int TOKENS, int BLOCKS>
-MS_INLINE void start(Dots<G, TOKENS, BLOCKS>& dots, const Rows& rows, int g) {
+    MS_INLINE void start(const Rows& rows, int g, int part) {
 #pragma GCC unroll 8
-    for (int t = 0; t < TOKENS; ++t) {
-        int32_t sum = G::ZERO ? rows.x.sum[rows.at(t, g)] : 0;
-        int32_t first = G::PARTS == 2 ? sum_of_16(rows.q(t, g)) : sum;
+        for (int t = 0; t < TOKENS; ++t) {
+            int32_t sum = 0;
+            if constexpr (G::ZERO && G::PARTS == 1) sum = rows.x.sum[rows.at(t, g)];
+            if constexpr (G::ZERO && G::PARTS == 2) sum = sum_of_16(rows.q(t, g) + 16 * part);
 #pragma GCC unroll 8
-        for (int b = 0; b < BLOCKS; ++b) {
-            dots[t][b][0].start(first);
-            if constexpr (G::PARTS == 2) dots[t][b][1].start(sum - first);
+            for (int b = 0; b < BLOCKS; ++b) of[t][b].start(sum);
         }
     }
-}
 
-// the products of quads j and j + 4
-template <int j, class G, int TOKENS, int BLOCKS>
-MS_INLINE void add_quads(Dots<G, TOKENS, BLOCKS>& dots, const Rows& rows, int g, const G (&groups)[BLOCKS]) {
-    TwoQuads weights[BLOCKS];
+    template <int quad>
+    MS_INLINE void add(const Rows& rows, int g, const G (&groups)[BLOCKS]) {
+        Quad weights[BLOCKS];
 #pragma GCC unroll 8
-    for (int b = 0; b < BLOCKS; ++b) weights[b] = groups[b].template quads<j>();
+        for (int b = 0; b < BLOCKS; ++b) weights[b] = groups[b].template weights<quad>();
 #pragma GCC unroll 8
-    for (int t = 0; t < TOKENS; ++t) {
-        Inputs inputs = load_inputs(rows.q(t, g) + 4 * j);
+        for (int t = 0; t < TOKENS; ++t) {
+            Inputs inputs = load_inputs(rows.q(t, g) + 4 * quad);
 #pragma GCC unroll 8
-        for (int b = 0; b < BLOCKS; ++b) dots[t][b][0].add(weights[b].low, inputs);
+            for (int b = 0; b < BLOCKS; ++b) of[t][b].add(weights[b], inputs);
+        }
     }
+};
+
+template <class G, int TOKENS, int BLOCKS, int... quad>
+MS_INLINE void add_part(F16x (&total)[TOKENS][BLOCKS], const Rows& rows, int g, const G (&groups)[BLOCKS], int part,
+                        std::integer_sequence<int, quad...>) {
+    Dots<G, TOKENS, BLOCKS> dots;
+    dots.start(rows, g, part);
+    (dots.template add<quad>(rows, g, groups), ...);
 #pragma GCC unroll 8
-    for (int t = 0; t < TOKENS; ++t) {
-        Inputs inputs = load_inputs(rows.q(t, g) + 4 * (j + 4));
+    for (int b = 0; b < BLOCKS; ++b) {
+        F16x scale = groups[b].scale(part);
 #pragma GCC unroll 8
-        for (int b = 0; b < BLOCKS; ++b) dots[t][b][G::PARTS - 1].add(weights[b].high, inputs);
+        for (int t = 0; t < TOKENS; ++t) {
+            total[t][b] = fma(dots.of[t][b].value(), scale * set1(rows.x.scale[rows.at(t, g)]), total[t][b]);
+        }
     }
 }
 
 template <class G, int TOKENS, int BLOCKS>
 MS_INLINE void add_group(F16x (&total)[TOKENS][BLOCKS], const Rows& rows, int g, const G (&groups)[BLOCKS]) {
-    Dots<G, TOKENS, BLOCKS> dots;
-    start<G, TOKENS, BLOCKS>(dots, rows, g);
-    add_quads<0, G, TOKENS, BLOCKS>(dots, rows, g, groups);
-    add_quads<1, G, TOKENS, BLOCKS>(dots, rows, g, groups);
-    add_quads<2, G, TOKENS, BLOCKS>(dots, rows, g, groups);
-    add_quads<3, G, TOKENS, BLOCKS>(dots, rows, g, groups);
+    if constexpr (G::PARTS == 1) {  // quads j and j + 4 lie in the same bytes
+        add_part(total, rows, g, groups, 0, std::integer_sequence<int, 0, 4, 1, 5, 2, 6, 3, 7>());
+    } else {
+        add_part(total, rows, g, groups, 0, std::integer_sequence<int, 0, 1, 2, 3>());
+        add_part(total, rows, g, groups, 1, std::integer_sequence<int, 4, 5, 6, 7>());
+    }
+    if constexpr (G::HAS_MINIMUM) {
 #pragma GCC unroll 8
-    for (int b = 0; b < BLOCKS; ++b) {
-#pragma GCC unroll 2
-        for (int part = 0; part < G::PARTS; ++part) {
-            F16x scale = groups[b].scale(part);
-#pragma GCC unroll 8
-            for (int t = 0; t < TOKENS; ++t) {
-                total[t][b] = fma(dots[t][b][part].value(), scale * set1(rows.x.scale[rows.at(t, g)]), total[t][b]);
-            }
-        }
-        if constexpr (G::HAS_MINIMUM) {
+        for (int b = 0; b < BLOCKS; ++b) {
             F16x minimum = groups[b].minimum();
 #pragma GCC unroll 8
             for (int t = 0; t < TOKENS; ++t) total[t][b] = fma(minimum, set1(rows.x.scaled_sum[rows.at(t, g)]), total[t][b]);
@@ -136,17 +141,17 @@ void tile(const TileWork& work) {
     }
 }
 
-// Sizes of tiles, by the number of registers: Dots and a sum for each token and block, weights, inputs and constants beside them. Few
+// Sizes of tiles, by the number of registers: a Dot and a sum for each token and block, weights, inputs and constants beside them. Few
 // tokens wait for memory, which is read fastest from front to back, one block at a time; many profit from inputs that serve two.
 #ifdef __AVX512F__
-template <Format format>
-constexpr int MOST_TOKENS = Group<format>::PARTS == 2 ? 4 : 6;
+constexpr int MOST_TOKENS = 6;
 constexpr int blocks_at_once(int num_tokens) { return num_tokens <= 4 ? 1 : 2; }
 #else
-template <Format format>
-constexpr int MOST_TOKENS = Group<format>::PARTS == 2 ? 2 : 4;
+constexpr int MOST_TOKENS = 4;
 constexpr int blocks_at_once(int) { return 1; }
 #endif
+
+constexpr size_t FIRST_CACHE = 32 << 10;  // bytes: where the blocks at work and the next ones fit into it, the next are asked into it
 
 using Tile = void (*)(const TileWork&);
 
@@ -161,14 +166,15 @@ template <Format format>
 void multiply_as(const Matrix& w, int block_begin, int block_end, const QuantizedRows& x, int token_begin, int token_end, float* out, int stride) {
     // tiles of nearly the same size, as few as possible: 7 tokens are 4 and 3, not 6 and 1
     const int num_tokens = token_end - token_begin;
-    const int num_tiles = (num_tokens + MOST_TOKENS<format> - 1) / MOST_TOKENS<format>;
+    const int num_tiles = (num_tokens + MOST_TOKENS - 1) / MOST_TOKENS;
     const auto first_of = [=](int i) { return static_cast<int>(int64_t(num_tokens) * i / num_tiles); };
     const size_t block_bytes = w.bytes_per_block();
     // blocks outside, tokens inside: the weights of a tile stay in the first cache while the tokens pass
     for (int block = block_begin; block < block_end;) {
         const int blocks = std::min(blocks_at_once(num_tokens), block_end - block);
         const uint8_t* const data = w.data + size_t(block) * block_bytes;
-        const size_t share = blocks * block_bytes / num_tiles;  // of the next blocks, for each tile to ask for
+        // of the next blocks, for each tile to ask for; one or two tokens are read so fast that the processor's own prefetcher does better
+        const size_t share = num_tokens <= 2 ? 0 : blocks * block_bytes / num_tiles;
         for (int i = 0; i < num_tiles; ++i) {
             const uint8_t* const soon = data + blocks * block_bytes + i * share;
             const TileWork work{
@@ -179,9 +185,9 @@ void multiply_as(const Matrix& w, int block_begin, int block_end, const Quantize
                 .bias = w.bias ? w.bias + size_t(block) * BLOCK_ROWS : nullptr,
                 .out = out + size_t(first_of(i)) * stride + size_t(block - block_begin) * BLOCK_ROWS,
                 .stride = stride,
-                .soon = {soon, soon + share, static_cast<int>((share / x.num_groups + 63) / 64 * 64)},
+                .soon = {soon, soon + share, static_cast<int>((share / x.num_groups + 63) / 64 * 64), 2 * blocks * block_bytes <= FIRST_CACHE},
             };
-            tile_for<format>(first_of(i + 1) - first_of(i), blocks, std::make_index_sequence<MOST_TOKENS<format>>())(work);
+            tile_for<format>(first_of(i + 1) - first_of(i), blocks, std::make_index_sequence<MOST_TOKENS>())(work);
         }
         block += blocks;
     }

@@ -1,7 +1,6 @@
 // Group<format>: one group of 32 inputs of a block of 16 rows, as it lies in memory (layout.h), read by the kernels.
 //
-// A group has PARTS runs of inputs with a scale each: w = scale(part) * (q - ZERO) + minimum(). quads<j> reads quads j and j + 4; where
-// there are two parts, these belong to the first and to the second.
+// A group has PARTS runs of inputs with a scale each: w = scale(part) * (q - ZERO) + minimum(); weights<quad> are the q of a quad.
 // Included only by sources that are compiled once for each instruction set.
 #pragma once
 
@@ -13,13 +12,11 @@ namespace ms::MS_ISA {
 
 constexpr int NIBBLE_BYTES = GROUP * BLOCK_ROWS / 2;
 
-struct TwoQuads {
-    Quad low, high;  // quads j and j + 4
-};
-
-MS_INLINE TwoQuads split_nibbles(const uint8_t* nibbles, int j) {
-    Quad both = load_quad(nibbles + 64 * j);
-    return {low_nibbles(both), high_nibbles(both)};
+// quad `quad` of 0 to 7 from nibble bytes
+template <int quad>
+MS_INLINE Quad from_nibbles(const uint8_t* nibbles) {
+    Quad both = load_quad(nibbles + 64 * (quad % 4));
+    return quad < 4 ? low_nibbles(both) : high_nibbles(both);
 }
 
 MS_INLINE F16x load_halves(const uint8_t* p) { return load_half(reinterpret_cast<const uint16_t*>(p)); }
@@ -34,9 +31,9 @@ struct Group<Format::q4> {
     const uint8_t* at;
 
     static MS_INLINE Group find(const uint8_t* block, int g) { return {block + size_t(g) * BYTES}; }
-    template <int j>
-    MS_INLINE TwoQuads quads() const {
-        return split_nibbles(at, j);
+    template <int quad>
+    MS_INLINE Quad weights() const {
+        return from_nibbles<quad>(at);
     }
     MS_INLINE F16x scale(int) const { return load_halves(at + NIBBLE_BYTES); }
 };
@@ -48,9 +45,9 @@ struct Group<Format::q4_min> {
     const uint8_t* at;
 
     static MS_INLINE Group find(const uint8_t* block, int g) { return {block + size_t(g) * BYTES}; }
-    template <int j>
-    MS_INLINE TwoQuads quads() const {
-        return split_nibbles(at, j);
+    template <int quad>
+    MS_INLINE Quad weights() const {
+        return from_nibbles<quad>(at);
     }
     MS_INLINE F16x scale(int) const { return load_halves(at + NIBBLE_BYTES); }
     MS_INLINE F16x minimum() const { return load_halves(at + NIBBLE_BYTES + 32); }
@@ -63,9 +60,9 @@ struct Group<Format::q8> {
     const uint8_t* at;
 
     static MS_INLINE Group find(const uint8_t* block, int g) { return {block + size_t(g) * BYTES}; }
-    template <int j>
-    MS_INLINE TwoQuads quads() const {
-        return {load_quad(at + 64 * j), load_quad(at + 64 * (j + 4))};
+    template <int quad>
+    MS_INLINE Quad weights() const {
+        return load_quad(at + 64 * quad);
     }
     MS_INLINE F16x scale(int) const { return load_halves(at + 512); }
 };
@@ -81,9 +78,9 @@ struct Group<Format::q4_k> {
         const uint8_t* super = block + size_t(g / SUPER_GROUPS) * 2368;
         return {super, super + 64 + size_t(g % SUPER_GROUPS) * BYTES};
     }
-    template <int j>
-    MS_INLINE TwoQuads quads() const {
-        return split_nibbles(at, j);
+    template <int quad>
+    MS_INLINE Quad weights() const {
+        return from_nibbles<quad>(at);
     }
     MS_INLINE F16x scale(int) const { return load_halves(super) * load_u8(at + NIBBLE_BYTES); }
     MS_INLINE F16x minimum() const { return zero() - load_halves(super + 32) * load_u8(at + NIBBLE_BYTES + 16); }
@@ -100,11 +97,9 @@ struct Group<Format::q6_k> {
         const uint8_t* super = block + size_t(g / SUPER_GROUPS) * 3360;
         return {super, super + 32 + size_t(g % SUPER_GROUPS) * BYTES};
     }
-    template <int j>
-    MS_INLINE TwoQuads quads() const {
-        TwoQuads nibbles = split_nibbles(at, j);
-        const uint8_t* high_bits = at + NIBBLE_BYTES;
-        return {with_high_bits<j>(nibbles.low, load_quad(high_bits)), with_high_bits<j>(nibbles.high, load_quad(high_bits + 64))};
+    template <int quad>
+    MS_INLINE Quad weights() const {
+        return with_high_bits<quad % 4>(from_nibbles<quad>(at), load_quad(at + NIBBLE_BYTES + 64 * (quad / 4)));
     }
     MS_INLINE F16x scale(int part) const {
         return load_halves(super) * load_i8(reinterpret_cast<const int8_t*>(at + NIBBLE_BYTES + 128 + 16 * part));

@@ -2,6 +2,7 @@
 #include <cfloat>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "groups.h"
 #include "parts.h"
@@ -33,13 +34,9 @@ void quantize_group(const float* values, const QuantizedRows& x, size_t at) {
 }
 
 // the weights of all 16 rows in a group, unsigned as they are stored: the 4 bytes of row r in quad j stand at 64 * j + 4 * r
-template <class G>
-void unpack_quads(const G& group, uint8_t (&bytes)[GROUP * BLOCK_ROWS]) {
-    const TwoQuads quads[] = {group.template quads<0>(), group.template quads<1>(), group.template quads<2>(), group.template quads<3>()};
-    for (int j = 0; j < 4; ++j) {
-        store_quad(bytes + 64 * j, quads[j].low);
-        store_quad(bytes + 64 * (j + 4), quads[j].high);
-    }
+template <class G, int... quad>
+void unpack_group(const G& group, uint8_t (&bytes)[GROUP * BLOCK_ROWS], std::integer_sequence<int, quad...>) {
+    (store_quad(bytes + 64 * quad, group.template weights<quad>()), ...);
 }
 
 // Products and sums are rounded one by one, as millstream.checkpoint.quant does it.
@@ -49,7 +46,7 @@ void unpack_row_of(const uint8_t* block, int row, int num_groups, float* out) {
     for (int g = 0; g < num_groups; ++g, out += GROUP) {
         const G group = G::find(block, g);
         uint8_t bytes[GROUP * BLOCK_ROWS];
-        unpack_quads(group, bytes);
+        unpack_group(group, bytes, std::make_integer_sequence<int, 8>());
         float scales[G::PARTS][LANES], minimums[LANES] = {};
         for (int part = 0; part < G::PARTS; ++part) store(scales[part], group.scale(part));
         if constexpr (G::HAS_MINIMUM) store(minimums, group.minimum());
