@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -44,6 +44,7 @@ class Shape:
     kv_heads: int = 2
     head_dim: int = 16
     page_size: int = 4
+    dtype: torch.dtype = torch.float32
 
     def config(self) -> ModelConfig:
         return ModelConfig(
@@ -68,7 +69,7 @@ def attended(
     torch.set_num_threads(1)
     config = shape.config()
     generator = torch.Generator().manual_seed(5)
-    store = KVStore(config, num_pages=PAGES, page_size=shape.page_size, device=device, dtype=torch.float32)
+    store = KVStore(config, num_pages=PAGES, page_size=shape.page_size, device=device, dtype=shape.dtype)
     store.layers[0].copy_(torch.randn(store.layers[0].shape, generator=generator))
     if kernel is not None:
         used = [
@@ -80,7 +81,7 @@ def attended(
         store.layers[0].flatten(0, 1)[unused] = float("nan")
     tokens = sum(part.end - part.start for part in rows)
     width = shape.heads + 2 * shape.kv_heads
-    queries = torch.randn(tokens, width, shape.head_dim, generator=generator).to(device)[:, : shape.heads]
+    queries = torch.randn(tokens, width, shape.head_dim, generator=generator).to(device, shape.dtype)[:, : shape.heads]
     if kernel is None:
         backend: GatherAttention | PagedAttention = GatherAttention(
             page_size=shape.page_size, device=device, dtype=torch.float32
@@ -134,6 +135,18 @@ def test_both_backends_agree_for_models_of_other_shapes(shape: Shape, kernel: st
     expected = attended(shape, rows, None, None)
     for programs in (1, 32):
         torch.testing.assert_close(attended(shape, rows, None, kernel_of(kernel), programs), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["emulation", "kernel"])
+def test_in_half_precision_the_kernel_is_as_near_to_the_truth_as_that_is(kernel: str) -> None:
+    # Triton's interpreter keeps bfloat16 as integers, and multiplies those
+    dtype = torch.bfloat16 if HAS_GPU or kernel == "emulation" else torch.float16
+    shape = Shape(heads=9, kv_heads=3, head_dim=64, page_size=16)
+    rows = rows_of([(8, 9), (0, 20), (150, 151)], shape.page_size)
+    expected = attended(shape, rows, None, None)
+    for programs in (1, 32):
+        out = attended(replace(shape, dtype=dtype), rows, None, kernel_of(kernel), programs)
+        torch.testing.assert_close(out.float(), expected, rtol=2e-2, atol=2e-2)
 
 
 def test_a_launch_has_programs_for_the_device_and_no_more() -> None:
