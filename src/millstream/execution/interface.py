@@ -19,7 +19,7 @@ class ForwardRow:
 
     `token_ids` (prompt and output so far) belongs to the scheduler and is read-only here. `pages[i]` holds positions
     `i * page_size` to `(i + 1) * page_size - 1`; pages cover `reach` positions at least. Positions before `start` are in KV,
-    once `copies` are made: pages that a fork takes over from another row, in all layers, before anything of the step is computed.
+    once `copies` are made: pages that a fork takes over from another row, in all layers, before anything else of the step.
 
     `draft` are tokens guessed to follow; only a row that samples has any. They are computed as if they stood at
     `end`..`reach - 1`, a token is drawn at each of the last `1 + len(draft)` positions, and the answer is what was drawn up to

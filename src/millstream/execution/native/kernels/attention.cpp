@@ -4,11 +4,11 @@
 // query's result does not depend on the chunk: each score is one chain of products in ascending dimension, each output element one chain
 // in ascending position, and a chain has exactly the positions its query sees. Memory at positions that a query does not see may hold
 // anything: their scores are replaced, and their values take part in no product.
+#include "elements.h"
 #include "functions.h"
 #include "parts.h"
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <cstring>
 
@@ -24,15 +24,9 @@ constexpr int MOST_QUERIES = SUMS / 2 < 8 ? 4 : 8;
 // registers of keys or values that are worked on at once for a number of queries: 4, 2 or 1
 constexpr int registers_at_once(int queries) { return queries * 4 <= SUMS ? 4 : queries * 2 <= SUMS ? 2 : 1; }
 
-constexpr int bytes_of(KVType type) { return type == KVType::f32 ? 4 : type == KVType::f16 ? 2 : 1; }
-
-// how keys and values are read: 16 elements from element `i` of a run
-template <KVType type>
-MS_INLINE F16x load_elements(const uint8_t* run, size_t i) {
-    if constexpr (type == KVType::f32) return load(reinterpret_cast<const float*>(run) + i);
-    else if constexpr (type == KVType::f16) return load_half(reinterpret_cast<const uint16_t*>(run) + i);
-    else return load_i8(reinterpret_cast<const int8_t*>(run) + i);
-}
+constexpr size_t CACHE_LINE = 64;  // bytes
+// into the second level: a partition's values fill the first
+MS_INLINE void prefetch(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
 
 // The part of a partition that a query sees, counted from the partition's first position.
 struct Span {
@@ -68,21 +62,22 @@ struct Chunk {
     alignas(64) float scores[N][PARTITION];       // then weights
 };
 
-// scores[n][16 tokens of each subpage] = q[n] k, for R subpages from `subpage` on
+// scores[n][16 tokens of each subpage] = q[n] k, for R subpages from `subpage` on, of those before `end`
 template <KVType type, int N, int R>
 MS_INLINE void score(const Partition& part, Chunk<N>& chunk, int subpage, int end) {
     F16x sums[N][R];
     for (int n = 0; n < N; ++n)
         for (int r = 0; r < R; ++r) sums[n][r] = zero();
     const int head_dim = part.kv.head_dim;
-    constexpr int D = 64 / (LANES * bytes_of(type));  // dimensions of keys in a cache line
+    constexpr size_t row = LANES * bytes_of(type);  // bytes of keys that a dimension has
     const uint8_t* next[R];
     for (int r = 0; r < R; ++r) next[r] = part.subpages[std::min(subpage + R + r, end - 1)];
     for (int d = 0; d < head_dim; ++d) {
-        if (d % D == 0)
+        // Runs are too short and too far apart for the machine to guess what comes next.
+        if (d * row % CACHE_LINE == 0)
             for (int r = 0; r < R; ++r) {
-                __builtin_prefetch(part.values(subpage + r) + size_t(d) * LANES * bytes_of(type));
-                __builtin_prefetch(next[r] + size_t(d) * LANES * bytes_of(type));
+                prefetch(part.values(subpage + r) + d * row);
+                prefetch(next[r] + d * row);
             }
         F16x keys[R];
         for (int r = 0; r < R; ++r) keys[r] = load_elements<type>(part.subpages[subpage + r], size_t(d) * LANES);
@@ -227,57 +222,7 @@ void attend_as(const KVLayer& kv, const Attend& work) {
     }
 }
 
-// x = scale * q with q within -127..127. Where a value is not finite the scale is NaN, and so is all that is read back.
-MS_INLINE float int8_scale(const float* values, int n) {
-    F16x most = zero(), zeros = zero();
-    for (int d = 0; d < n; d += LANES) {
-        F16x x = load(values + d);
-        most = max(abs(x), most);
-        zeros = fma(x, zero(), zeros);
-    }
-    float scale = largest(most) / 127.0f;
-    if (scale < FLT_MIN) scale = 0;
-    return scale + sum(zeros);
-}
-
-// 16 values as they are stored. int8: divided by `scale`
-template <KVType type>
-MS_INLINE void store_elements(uint8_t* run, F16x x, float scale) {
-    if constexpr (type == KVType::f32) store(reinterpret_cast<float*>(run), x);
-    else if constexpr (type == KVType::f16) store_half(reinterpret_cast<uint16_t*>(run), x);
-    else store_i8(reinterpret_cast<int8_t*>(run), scale == 0 ? zero() : x / set1(scale));
-}
-
-template <KVType type>
-void store_as(const KVLayer& kv, uint8_t* head, int lane, const float* key, const float* value) {
-    constexpr size_t element = type == KVType::f32 ? 4 : type == KVType::f16 ? 2 : 1;
-    uint8_t* values = head + kv.keys_bytes();
-    float key_scale = 0, value_scale = 0;
-    if constexpr (type == KVType::i8) {
-        key_scale = int8_scale(key, kv.head_dim);
-        value_scale = int8_scale(value, kv.head_dim);
-        float* scales = reinterpret_cast<float*>(head + 2 * kv.keys_bytes());
-        scales[lane] = key_scale;
-        scales[LANES + lane] = value_scale;
-    }
-    for (int d = 0; d < kv.head_dim; d += LANES) {
-        uint8_t run[LANES * element];
-        store_elements<type>(run, load(key + d), key_scale);
-        for (int i = 0; i < LANES; ++i) std::memcpy(head + (size_t(d + i) * LANES + lane) * element, run + i * element, element);
-        store_elements<type>(values + (size_t(lane) * kv.head_dim + d) * element, load(value + d), value_scale);
-    }
-}
-
 }  // namespace
-
-void store_kv(const KVLayer& kv, const int32_t* pages, int position, int head, const float* key, const float* value) {
-    uint8_t* place = kv.head(pages, position, head);
-    switch (kv.type) {
-        case KVType::f16: return store_as<KVType::f16>(kv, place, position % LANES, key, value);
-        case KVType::f32: return store_as<KVType::f32>(kv, place, position % LANES, key, value);
-        case KVType::i8: return store_as<KVType::i8>(kv, place, position % LANES, key, value);
-    }
-}
 
 void attend(const KVLayer& kv, const Attend& work) {
     switch (kv.type) {

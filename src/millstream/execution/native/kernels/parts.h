@@ -20,8 +20,10 @@ void scale(float* values, float factor, int n);
 void softcap(float* values, float cap, int n);
 bool all_finite(const float* values, int n);
 
-// attention.cpp
+// store_kv.cpp
 void store_kv(const KVLayer& kv, const int32_t* pages, int position, int head, const float* key, const float* value);
+
+// attention.cpp
 void attend(const KVLayer& kv, const Attend& work);
 void merge(const float* part_max, const float* part_sum, const float* part_out, int num_parts, int head_dim, float* out);
 
