@@ -66,12 +66,14 @@ def pool_pages(config: ServerConfig, *, bytes_per_token: int, free: int, total: 
 def paged_attention(model: ModelConfig, capabilities: Capabilities, device: torch.device) -> PagedAttention | None:
     """Return the backend that reads pages in place; None, with a line in the log, where its kernel cannot run."""
     try:
-        # Triton comes with torch for CUDA, and compiles its launchers with the machine's C compiler
-        from millstream.execution.torch.paged_kernel import attend
-
-        _try_kernel(attend, device)
-    except (ImportError, RuntimeError, OSError, subprocess.CalledProcessError) as error:
-        log.warning("decoding is slower than it could be: the paged attention kernel cannot run, because %s", error)
+        from millstream.execution.torch.paged_kernel import KernelError, attend
+    except ImportError as error:
+        _say_it_is_slow(error)
+        return None
+    try:  # Triton comes with torch for CUDA, and compiles its launchers with the machine's C compiler
+        try_kernel(attend, device)
+    except (KernelError, RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        _say_it_is_slow(error)
         return None
     return PagedAttention(
         model,
@@ -143,7 +145,11 @@ class GraphCapture:
         return replay
 
 
-def _try_kernel(kernel: PagedKernel, device: torch.device) -> None:
+def _say_it_is_slow(reason: Exception) -> None:
+    log.warning("steps are slower than they could be: the paged attention kernel cannot run, because %s", reason)
+
+
+def try_kernel(kernel: PagedKernel, device: torch.device) -> None:
     """Attend for one query over one key, which gives its value back.
 
     Raises:

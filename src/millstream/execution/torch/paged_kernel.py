@@ -13,8 +13,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.errors import TritonError
 
 from millstream.execution.torch.paged_attention import Launch, PagedRows
+
+KernelError = TritonError  # it cannot be compiled, or does not fit the device
 
 # what differs from step to step; a kernel compiled anew for a lucky value would stand still for seconds
 NUMBERS = ("splits", "table_stride")

@@ -1,12 +1,20 @@
-"""How large a GPU's KV pool is."""
+"""How large a GPU's KV pool is, and what is done where its kernel cannot run."""
 
 from __future__ import annotations
 
-import pytest
+import logging
+import sys
 
+import pytest
+import torch
+
+from millstream.checkpoint.locate import resolve_model
+from millstream.checkpoint.weights import load_model_config
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
-from millstream.execution.torch.gpu import pool_pages
+from millstream.execution.interface import Capabilities
+from millstream.execution.torch.gpu import paged_attention, pool_pages, try_kernel
+from tests.unit.execution.torch import paged_emulation
 
 GIB = 1 << 30
 
@@ -43,3 +51,23 @@ def test_a_share_of_memory_is_above_nothing_and_at_most_all() -> None:
     for share in (0.0, 1.5, -1.0):
         with pytest.raises(StartupError, match="mem_fraction_static"):
             ServerConfig(mem_fraction_static=share).check()
+
+
+def test_a_kernel_is_tried_before_anybody_relies_on_it() -> None:
+    try_kernel(paged_emulation.attend, torch.device("cpu"))
+
+    def wrong(out: torch.Tensor, queries: torch.Tensor, *rest: object, **options: object) -> None:
+        out.copy_(queries)
+
+    with pytest.raises(RuntimeError, match="wrong results"):
+        try_kernel(wrong, torch.device("cpu"))
+
+
+def test_without_triton_there_is_no_paged_attention_and_a_line_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "millstream.execution.torch.paged_kernel", None)
+    capabilities = Capabilities(100, 64, 8, 16, frozenset())
+    with caplog.at_level(logging.WARNING):
+        assert paged_attention(load_model_config(resolve_model("embedded")), capabilities, torch.device("cpu")) is None
+    assert "the paged attention kernel cannot run" in caplog.text
