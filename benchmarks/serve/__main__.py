@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -70,19 +71,17 @@ def run_executor(executor: str, threads: int, figures: dict[str, Any]) -> dict[s
     return {f"load-{clients}": rate for clients, rate in rates.items()}
 
 
-def run_round(options: argparse.Namespace, number: int) -> list[dict[str, Any]]:
-    """Everybody once."""
+def run_round(options: argparse.Namespace, number: int) -> Iterator[dict[str, Any]]:
+    """Everybody once, each as soon as it is measured."""
     starts = contestants(options)
     first = number % max(1, len(starts))
     order = [*starts][first:] + [*starts][:first]
-    runs = []
     for name in order:
         run = {"server": name, "round": number, "when": time.strftime("%F %T"), "load_average": os.getloadavg()[0]}
         run |= run_server(starts[name](), options.workloads)
         if name.startswith("millstream "):
             run["executor_alone"] = run_executor(name.split()[1], options.threads, run["workloads"])
-        runs.append(run)
-    return runs
+        yield run
 
 
 def main() -> None:
@@ -107,8 +106,9 @@ def main() -> None:
     machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
     first = max((run["round"] + 1 for run in runs), default=0)
     for number in range(first, first + options.rounds):
-        runs += run_round(options, number)
-        options.out.write_text(json.dumps({"machine": machine, "runs": runs}, indent=1) + "\n")
+        for run in run_round(options, number):
+            runs.append(run)
+            options.out.write_text(json.dumps({"machine": machine, "runs": runs}, indent=1) + "\n")
     print(tables(runs))
     picture(runs, options.picture)
 
