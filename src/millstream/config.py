@@ -41,8 +41,9 @@ class ServerConfig:
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may use the server, such as `https://chat.example.com`, or `*`. Default: none (CORS)."""
 
-    executor: Literal["torch", "scripted"] = "torch"
-    """What computes tokens: `torch` (a real model) or `scripted` (a stand-in that needs no model)."""
+    executor: Literal["auto", "native", "torch", "scripted"] = "auto"
+    """What computes tokens: `native` (our CPU kernels), `torch` (fp32 on CPU, or a GPU) or `scripted` (a stand-in that needs no
+    model). `auto`: native where it can run and there is no GPU, else torch."""
     script: str | None = None
     """Scripted executor: a JSON file of rules, or `inline` to read the script from each prompt."""
     scripted_step_ms: float = 0.0
@@ -55,11 +56,20 @@ class ServerConfig:
     context_length: int | None = None
     """Tokens a request may have, prompt and output together. Default: the model's own limit."""
     max_total_tokens: int | None = None
-    """Tokens the KV pool holds. Default: 8 contexts, within a quarter of the memory and 2 GiB."""
+    """Tokens the KV pool holds. Default: 8 contexts, within a quarter of the memory and 2 GiB; on a GPU what
+    `mem_fraction_static` leaves."""
+    mem_fraction_static: float | None = None
+    """Share of a GPU's memory for weights and KV pool together; the rest is left to activations. Default: 0.85. Without effect
+    on a CPU, and where `max_total_tokens` is given."""
     page_size: int = 16
-    """Tokens in a KV page."""
+    """Tokens in a KV page; a multiple of 16 for the native executor."""
+    kv_cache_dtype: Literal["auto", "fp16", "fp32", "int8"] = "auto"
+    """How keys and values are kept. `auto`: fp16 in the native executor; torch keeps what it computes in, and takes no
+    other."""
+    cache_dir: str | None = None
+    """Where packed weights are kept for the next start. Default: the user's cache directory, such as ~/.cache/millstream."""
     disable_radix_cache: bool = False
-    """Do not reuse the KV of shared prompt prefixes."""
+    """Do not reuse the KV of shared prompt prefixes. The choices of one call still compute their prompt once."""
     max_running_requests: int = 64
     """Requests that may run in one batch."""
     max_queued_requests: int = 512
@@ -68,8 +78,26 @@ class ServerConfig:
     """Prompt tokens that may wait; more are refused with 429. Default: 32 contexts."""
     max_live_requests: int | None = None
     """Requests the entry holds, from their first byte on; more are refused with 429. Default: twice what may run and wait."""
+    schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
+    """Who is next of those that wait, at equal priority: `fcfs` (first come) or `lpm` (longest known prefix)."""
+    enable_priority_scheduling: bool = False
+    """Honour `priority` of requests: the higher goes first, and lower ones that run give way. Without it, it is refused."""
+    oldest_first_every: int = 8
+    """Of so many admissions one goes to whoever waits longest, whatever priorities and prefixes say: nobody waits for ever."""
     chunked_prefill_size: int = 256
     """Tokens in one step, decode included: a longer prompt is prefilled in chunks beside running requests."""
+    target_itl_ms: float = 100.0
+    """Milliseconds a step should stay within while requests decode: chunks beside them are sized for it; 0 for any."""
+    speculative_algorithm: Literal["ngram"] | None = None
+    """Guess tokens so that a step brings several: `ngram`, what followed before in prompt and output. Texts stay the same."""
+    speculative_num_draft_tokens: int = 8
+    """Tokens guessed for a request in one step, at most."""
+    speculative_ngram_min_match_window_size: int = 2
+    """Tokens at the end of a sequence that must have stood in it before for a guess."""
+    speculative_ngram_max_match_window_size: int = 8
+    """Tokens of such a match beyond which a longer one is no better."""
+    speculative_disable_by_batch_size: int = 8
+    """Requests in one batch up to which tokens are guessed; with more, a guess costs more than it brings."""
     max_detokenizer_states: int = 65536
     """Requests whose text may be under way at once; one more is ended with 503."""
 
@@ -123,24 +151,31 @@ class ServerConfig:
         for origin in self.allowed_origins:
             if not _ORIGIN.fullmatch(origin):
                 raise StartupError(f"allowed_origins has `{origin}`", hint="an origin is like `https://host:port`, or `*`")
-        for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise StartupError(f"{name} is {value}; it must be from {low:,} to {high:,}")
-        if self.max_held_body_bytes < self.max_body_bytes:
-            raise StartupError(
-                f"max_held_body_bytes is {self.max_held_body_bytes}; it must be at least max_body_bytes, {self.max_body_bytes}"
-            )
+        self._check_numbers()
         if self.chunked_prefill_size <= self.max_running_requests:
             raise StartupError(
                 f"chunked_prefill_size is {self.chunked_prefill_size}; it must be more than max_running_requests, "
                 f"{self.max_running_requests}: every running request decodes one token in each step"
             )
 
+    def _check_numbers(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise StartupError(f"{name} is {value}; it must be from {low:,} to {high:,}")
+        for name, lower in _ORDERED:
+            value, least = getattr(self, name), getattr(self, lower)
+            if value < least:
+                raise StartupError(f"{name} is {value}; it must be at least {lower}, {least}")
+
 
 SECRETS = ("api_key", "admin_api_key")  # options whose values are never shown
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+/?", re.IGNORECASE)
 
+_ORDERED = (
+    ("max_held_body_bytes", "max_body_bytes"),
+    ("speculative_ngram_max_match_window_size", "speculative_ngram_min_match_window_size"),
+)
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("port", 0, 65535),
     ("entry_workers", 1, 256),
@@ -148,12 +183,19 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("threads", 0, 1024),
     ("context_length", 2, 1 << 30),
     ("max_total_tokens", 2, 1 << 40),
+    ("mem_fraction_static", 0.01, 1.0),
     ("page_size", 1, 1024),
     ("max_running_requests", 1, 65536),
     ("max_queued_requests", 0, 1 << 20),
     ("max_queued_tokens", 1, 1 << 40),
     ("max_live_requests", 1, 1 << 21),
+    ("oldest_first_every", 1, 1 << 20),
     ("chunked_prefill_size", 1, 1 << 20),
+    ("target_itl_ms", 0, 3_600_000),
+    ("speculative_num_draft_tokens", 1, 64),
+    ("speculative_ngram_min_match_window_size", 1, 64),
+    ("speculative_ngram_max_match_window_size", 1, 64),
+    ("speculative_disable_by_batch_size", 1, 65536),
     ("max_detokenizer_states", 1, 1 << 24),
     ("sse_keep_alive_s", 0.01, 3600),
     ("request_timeout_s", 0.001, 86400),

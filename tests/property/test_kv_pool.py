@@ -17,17 +17,17 @@ NAMESPACES = st.sampled_from(["", "a"])
 class PoolMachine(RuleBasedStateMachine):
     """Leases opened, grown, shared and closed on a small pool."""
 
-    @initialize(num_pages=st.integers(1, 16), page_size=st.integers(1, 3), share=st.booleans())
-    def start(self, num_pages: int, page_size: int, share: bool) -> None:
-        self.pool = KVPool(num_pages=num_pages, page_size=page_size, share_prefixes=share)
+    @initialize(num_pages=st.integers(1, 16), page_size=st.integers(1, 3))
+    def start(self, num_pages: int, page_size: int) -> None:
+        self.pool = KVPool(num_pages=num_pages, page_size=page_size)
         self.ledger = Ledger("test", strict=True)
         self.ledger.watch("pages", lambda: self.pool.num_owned)
         self.ledger.watch("prefix_pin", lambda: self.pool.num_pins)
         self.leases: dict[str, tuple[Lease, list[int]]] = {}
         self.serial = 0
 
-    @rule(tokens=TOKENS, namespace=NAMESPACES)
-    def open(self, tokens: list[int], namespace: str) -> None:
+    @rule(tokens=TOKENS, namespace=st.one_of(st.none(), NAMESPACES))
+    def open(self, tokens: list[int], namespace: str | None) -> None:
         before = self.pool.available
         match = self.pool.match(namespace, tokens)
         assert len(match.pages) <= self.pool.matchable_pages(len(tokens))
@@ -51,6 +51,18 @@ class PoolMachine(RuleBasedStateMachine):
             self.pool.grow(lease, len(tokens))
 
     @precondition(lambda self: bool(self.leases))
+    @rule(data=st.data(), extra=st.integers(1, 6))
+    def grow_and_shrink(self, data: st.DataObject, extra: int) -> None:
+        lease, _ = self.leases[data.draw(st.sampled_from(sorted(self.leases)))]
+        before, available = list(lease.pages), self.pool.available
+        held = len(before) * self.pool.page_size
+        if self.pool.pages_for(held + extra) - len(before) > available:
+            return
+        self.pool.grow(lease, held + extra)
+        self.pool.shrink(lease, held)
+        assert (lease.pages, self.pool.available) == (before, available)
+
+    @precondition(lambda self: bool(self.leases))
     @rule(data=st.data(), is_end=st.booleans())
     def share_or_close(self, data: st.DataObject, is_end: bool) -> None:
         rid = data.draw(st.sampled_from(sorted(self.leases)))
@@ -67,6 +79,15 @@ class PoolMachine(RuleBasedStateMachine):
         lease.account.settle("stop")
         assert table == []
         del self.leases[rid]
+
+    @rule(namespace=NAMESPACES)
+    def forget(self, namespace: str) -> None:
+        if any(lease.namespace == namespace for lease, _ in self.leases.values()):
+            return
+        before = self.pool.available
+        self.pool.forget(namespace)
+        assert self.pool.available == before
+        assert self.pool.match(namespace, [0] * 4).pages == []
 
     @invariant()
     def every_page_has_one_owner(self) -> None:
@@ -148,7 +169,7 @@ class RadixMachine(RuleBasedStateMachine):
     @invariant()
     def the_tree_knows_what_the_list_knows(self) -> None:
         if hasattr(self, "cache"):
-            self.cache.audit()
+            self.cache.audit([node for node, _ in self.pinned])
             pages = self.cache.pages()
             assert sorted(pages) == sorted(self.known.values())
             pinned = {page for _, held in self.pinned for page in held}

@@ -180,7 +180,7 @@ class Server:
         self.scheduler = Scheduler(
             executor=executor,
             tokenizer=tokenizer(),
-            pool=KVPool(num_pages=capabilities.num_pages, page_size=capabilities.page_size, share_prefixes=True),
+            pool=KVPool(num_pages=capabilities.num_pages, page_size=capabilities.page_size),
             eos_token_ids=capabilities.eos_token_ids,
             limits=Limits(
                 max_running_requests=8,

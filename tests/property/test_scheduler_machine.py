@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.messages import Abort, BatchTokenIDOutput, FinishReason, Length, Stop
+from millstream.scheduler.order import Order, SchedulePolicy
+from millstream.scheduler.speculation import SpeculationOptions
 from tests.unit.scheduler.harness import EOS, CheckingExecutor, Desk, next_token, tokenizer
 from tests.unit.scheduler.test_deadlines import Time
 
@@ -27,12 +30,12 @@ class Expected:
     prompt: list[int] = field(default_factory=list)
 
 
-def alone(prompt: list[int], *, max_new: int, min_new: int, stop: tuple[str, ...], ignore_eos: bool) -> Expected:
+def alone(prompt: list[int], *, max_new: int, min_new: int, stop: tuple[str, ...], ignore_eos: bool, seed: int = 1) -> Expected:
     """The definition, token by token, with the whole text decoded anew after each."""
     ids = list(prompt)
     skipped_until = 0  # matches that end at or before this character came too early
     while True:
-        token_id = next_token(ids)
+        token_id = next_token(ids, seed)
         if not ignore_eos and token_id == EOS and len(ids) - len(prompt) < min_new:
             token_id = 301
         ids.append(token_id)
@@ -55,6 +58,20 @@ def alone(prompt: list[int], *, max_new: int, min_new: int, stop: tuple[str, ...
             return Expected(made, Length(max_new), prompt=prompt)
 
 
+class Guesser:
+    """In place of `NgramIndex`: knows what comes, and is wrong at every fifth place."""
+
+    def __init__(self, token_ids: list[int], *, shortest: int, longest: int) -> None:
+        self._ids = token_ids
+
+    def propose(self, count: int) -> list[int]:
+        ids = list(self._ids)
+        for _ in range(count):
+            token_id = next_token(ids)
+            ids.append(token_id + 1 if len(ids) % 5 == 0 else token_id)
+        return ids[len(self._ids) :]
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """Random life of one scheduler."""
 
@@ -65,8 +82,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_running=st.integers(1, 8),
         bursts=st.lists(st.integers(1, 4), min_size=1, max_size=5),
         share=st.booleans(),
+        policy=st.sampled_from(["fcfs", "lpm"]),
+        oldest_every=st.sampled_from([1, 2, 8]),
+        most_guesses=st.sampled_from([0, 0, 1, 3, 8]),
     )
-    def start(self, num_pages: int, page_size: int, chunk: int, max_running: int, bursts: list[int], share: bool) -> None:
+    def start(
+        self,
+        num_pages: int,
+        page_size: int,
+        chunk: int,
+        max_running: int,
+        bursts: list[int],
+        share: bool,
+        policy: SchedulePolicy,
+        oldest_every: int,
+        most_guesses: int,
+    ) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr("millstream.scheduler.speculation.NgramIndex", Guesser)
         self.clock = Time()
         self.executor = CheckingExecutor(
             num_pages=num_pages, page_size=page_size, burst=lambda position: bursts[position % len(bursts)]
@@ -74,12 +107,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.desk = Desk(
             self.executor,
             share_prefixes=share,
+            order=Order(policy, oldest_every=oldest_every),
             chunked_prefill_size=chunk,
             max_running_requests=max_running,
             max_queued_requests=6,
             clock=self.clock,
+            speculation=SpeculationOptions(num_draft_tokens=most_guesses),
         )
         self.context = num_pages * page_size
+        self.share = share
         self.expected: dict[str, Expected] = {}
         self.paused: set[str] = set()
         self.max_running = max_running
@@ -98,6 +134,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         namespace=st.sampled_from(["", "", "other"]),
         timeout=st.sampled_from([None, None, 1, 3]),
         progress=st.booleans(),
+        choices=st.sampled_from([1, 1, 2, 4]),
+        priority=st.sampled_from([0, 0, 0, -1, 1, 7]),
     )
     def submit(
         self,
@@ -111,6 +149,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         namespace: str,
         timeout: int | None,
         progress: bool,
+        choices: int,
+        priority: int,
     ) -> None:
         prompt = stem[:length] + tail
         max_new = min(max_new, self.context - len(prompt))
@@ -118,21 +158,28 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         min_new = min(min_new, max_new)
         stop: tuple[str, ...] = ("e", "in", "та") if with_stop else ()
-        rid = f"r{len(self.expected)}"
-        self.desk.submit(
-            rid,
-            prompt,
-            max_new=max_new,
-            namespace=namespace,
-            deadline=None if timeout is None else self.clock.now + timeout,
-            progress=progress,
-            min_new_tokens=min_new,
-            ignore_eos=ignore_eos,
-            stop=stop,
-        )
-        self.expected[rid] = alone(prompt, max_new=max_new, min_new=min_new, stop=stop, ignore_eos=ignore_eos)
-        if timeout is not None:
-            self.expected[rid].deadline = self.clock.now + timeout
+        call = f"c{len(self.expected)}" if choices > 1 else ""
+        for choice in range(choices):
+            rid = f"r{len(self.expected)}"
+            self.desk.submit(
+                rid,
+                prompt,
+                max_new=max_new,
+                namespace=namespace,
+                deadline=None if timeout is None else self.clock.now + timeout,
+                progress=progress,
+                call=call,
+                seed=1 + choice,
+                priority=priority,
+                min_new_tokens=min_new,
+                ignore_eos=ignore_eos,
+                stop=stop,
+            )
+            self.expected[rid] = alone(
+                prompt, max_new=max_new, min_new=min_new, stop=stop, ignore_eos=ignore_eos, seed=1 + choice
+            )
+            if timeout is not None:
+                self.expected[rid].deadline = self.clock.now + timeout
 
     @precondition(lambda self: bool(self.expected))
     @rule(data=st.data())
@@ -188,6 +235,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "desk"):
             return
+        self.patch.undo()
         self.executor.nothing_for = set()
         self.desk.run()
         live = set(self.desk.scheduler._live)
@@ -207,7 +255,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         stats = self.desk.stats()
         assert (stats.scheduler_requests, stats.waiting, stats.running, stats.paused) == (0, 0, 0, 0)
         assert stats.pages_free == stats.pages_total
+        assert not self.desk.scheduler._families._by_call
+        assert self.share or stats.pages_cached == 0
         assert (len(self.desk.scheduler._deadlines), len(self.desk.scheduler._progress)) == (0, 0)
+        assert len(self.desk.scheduler._speculation) == 0
+        assert stats.accepted_draft_tokens <= stats.draft_tokens
 
     def check_end(self, rid: str, expected: Expected) -> None:
         tokens = self.desk.tokens(rid)
@@ -222,7 +274,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         last = self.desk.rows(rid)[-1]
         assert last.usage.completion_tokens == len(tokens)
         assert last.usage.prompt_tokens == len(expected.prompt)
-        assert last.usage.cached_tokens < len(expected.prompt)
+        first = next((start for batch in self.executor.batches for each, start, _ in batch if each == rid), 0)
+        assert last.usage.cached_tokens == first < len(expected.prompt)
 
 
 SchedulerMachine.TestCase.settings = settings(

@@ -27,6 +27,8 @@ def test_the_defaults_work() -> None:
         ({"max_connections": 0}, "max_connections"),
         ({"request_timeout_s": 0.0}, "request_timeout_s"),
         ({"max_body_bytes": 4096, "max_held_body_bytes": 2048}, "max_held_body_bytes"),
+        ({"speculative_num_draft_tokens": 0}, "speculative_num_draft_tokens"),
+        ({"speculative_ngram_min_match_window_size": 9}, "speculative_ngram_max_match_window_size is 8"),
         ({"api_key": ("ok", "")}, "api_key"),
         ({"admin_api_key": ("two words",)}, "admin_api_key"),
         ({"allowed_origins": ("page",)}, "allowed_origins"),

@@ -14,7 +14,8 @@ here. Scores stay the same, because queries and keys are reordered alike.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from millstream.checkpoint.safetensors import open_safetensors
 from millstream.errors import StartupError
 
 Floats = NDArray[np.float32]
+Number = TypeVar("Number", bound=np.generic)
 
 _GGUF_TOP = {"embedding": "token_embd", "final_norm": "output_norm", "head": "output"}
 _GGUF_LAYER = {
@@ -67,11 +69,25 @@ _HF_POST_NORMS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """A matrix in the blocks the file has it in: `data`, row after row. Row i of the model's is stored row `row_order[i]`."""
+
+    type: str  # a name of `BLOCK_TYPES`
+    data: NDArray[np.uint8]
+    row_order: NDArray[np.int32] | None  # None: as stored
+
+
 class _Store(Protocol):
     """One format: tensors under the names the file uses."""
 
     @abstractmethod
     def shape(self, stored: str) -> tuple[int, ...] | None: ...
+
+    @abstractmethod
+    def blocks(self, stored: str) -> tuple[str, NDArray[np.uint8]] | None:
+        """The tensor's block type and bytes, where the format has such a thing."""
+        ...
 
     @abstractmethod
     def read(self, stored: str, out: Floats) -> None: ...
@@ -94,17 +110,38 @@ class Checkpoint:
         Raises:
             StartupError: the checkpoint lacks the tensor, or has it in another shape.
         """
+        stored = self._check(name, out.shape)
+        self._store.read(stored, out)
+        if _part(name).endswith("norm") and self.config.norm_offset:
+            out += self.config.norm_offset
+        if self._is_reordered(name):
+            out[...] = pair_rotary(out, self.config.head_dim)
+
+    def stored_matrix(self, name: str, rows: int, inputs: int) -> StoredMatrix | None:
+        """Return the matrix as the file has it, or None where the format does not store blocks.
+
+        Raises:
+            StartupError: the checkpoint lacks the tensor, or has it in another shape.
+        """
+        blocks = self._store.blocks(self._check(name, (rows, inputs)))
+        if blocks is None:
+            return None
+        order = None
+        if self._is_reordered(name):
+            order = pair_rotary(np.arange(rows, dtype=np.int32), self.config.head_dim)
+        return StoredMatrix(*blocks, order)
+
+    def _check(self, name: str, wanted: tuple[int, ...]) -> str:
+        """Return the name the file uses for `name`."""
         stored = self._stored_name(name)
         shape = self._store.shape(stored)
-        if shape != out.shape:
+        if shape != wanted:
             what = "has no such tensor" if shape is None else f"has it in shape {shape}"
-            raise StartupError(f"the model needs `{stored}` of shape {out.shape}; `{self._source.path}` {what}.")
-        self._store.read(stored, out)
-        part = name.rpartition(".")[2] if not name.endswith(".bias") else name.split(".")[-2]
-        if part.endswith("norm") and self.config.norm_offset:
-            out += self.config.norm_offset
-        if not self._paired and part in ("q", "k", "q_norm", "k_norm"):
-            out[...] = pair_rotary(out, self.config.head_dim)
+            raise StartupError(f"the model needs `{stored}` of shape {wanted}; `{self._source.path}` {what}.")
+        return stored
+
+    def _is_reordered(self, name: str) -> bool:
+        return not self._paired and _part(name) in ("q", "k", "q_norm", "k_norm")
 
     def _stored_name(self, name: str) -> str:
         if name in self._top:
@@ -138,7 +175,12 @@ def load_model_config(source: ModelSource) -> ModelConfig:
     return gguf_model_config(GGUFFile(source.path)) if source.kind == "gguf" else hf_model_config(source.path)
 
 
-def pair_rotary(weights: Floats, head_dim: int) -> Floats:
+def _part(name: str) -> str:
+    """What a weight is, whichever layer's: `i.q.bias` belongs to `q`."""
+    return name.removesuffix(".bias").rpartition(".")[2]
+
+
+def pair_rotary(weights: NDArray[Number], head_dim: int) -> NDArray[Number]:
     """Reorder the first axis, heads of (first half, second half), so that the numbers of each rotary pair are neighbours."""
     halves = weights.reshape(-1, 2, head_dim // 2, *weights.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weights.shape)
@@ -152,6 +194,10 @@ class _GGUFStore:
         tensor = self._tensors.get(stored)
         return None if tensor is None else tensor.shape
 
+    def blocks(self, stored: str) -> tuple[str, NDArray[np.uint8]]:
+        tensor = self._tensors[stored]
+        return tensor.type, tensor.data
+
     def read(self, stored: str, out: Floats) -> None:
         dequantize(self._tensors[stored], out)
 
@@ -163,6 +209,9 @@ class _SafetensorsStore:
     def shape(self, stored: str) -> tuple[int, ...] | None:
         tensor = self._tensors.get(stored)
         return None if tensor is None else tensor.shape
+
+    def blocks(self, stored: str) -> None:
+        return None
 
     def read(self, stored: str, out: Floats) -> None:
         self._tensors[stored].read(out)

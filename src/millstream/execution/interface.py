@@ -18,7 +18,13 @@ class ForwardRow:
     """One request's part of a step: compute positions `start`..`end - 1` of `token_ids`, then perhaps sample the next.
 
     `token_ids` (prompt and output so far) belongs to the scheduler and is read-only here. `pages[i]` holds positions
-    `i * page_size` to `(i + 1) * page_size - 1`; pages cover `end` positions at least. Positions before `start` are in KV.
+    `i * page_size` to `(i + 1) * page_size - 1`; pages cover `reach` positions at least. Positions before `start` are in KV,
+    once `copies` are made: pages that a fork takes over from another row, in all layers, before anything else of the step.
+
+    `draft` are tokens guessed to follow; only a row that samples has any. They are computed as if they stood at
+    `end`..`reach - 1`, a token is drawn at each of the last `1 + len(draft)` positions, and the answer is what was drawn up to
+    and including the first that differs from the draft (see `verify`). KV past what was accepted is garbage: it is overwritten
+    before anybody reads it.
     """
 
     rid: str
@@ -30,12 +36,19 @@ class ForwardRow:
     sampling: SamplingParams
     seed: int
     sample: bool  # end == len(token_ids): draw the next token
-    banned_token_ids: Sequence[int] = ()  # ids that may not be drawn in this step (stops, before min_new_tokens)
+    banned_token_ids: Sequence[int] = ()  # ids that may not be drawn next (stops, before min_new_tokens)
+    draft: Sequence[int] = ()
+    copies: Sequence[tuple[int, int]] = ()  # pages, (from, to); to do it twice in the same step does no harm
+
+    @property
+    def reach(self) -> int:
+        """One past the last position computed, the draft's included."""
+        return self.end + len(self.draft)
 
 
 @dataclass(slots=True)
 class ForwardBatch:
-    """The rows of one step: any mix of prefill chunks (end - start > 1) and decodes (end - start == 1)."""
+    """The rows of one step: any mix of prefill chunks (end - start > 1) and decodes (end - start == 1, and perhaps a draft)."""
 
     rows: list[ForwardRow]
 
@@ -64,6 +77,7 @@ class Capabilities:
     num_pages: int
     page_size: int  # tokens
     eos_token_ids: frozenset[int]  # from the model's config and generation config
+    executor: str = "custom"  # its name, for people
 
 
 class Executor(Protocol):

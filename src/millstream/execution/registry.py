@@ -5,10 +5,17 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Literal
+
 from millstream.checkpoint.locate import ModelSource
+from millstream.checkpoint.weights import load_model_config
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import Executor
+from millstream.execution.machine import has_gpu
+
+log = logging.getLogger(__name__)
 
 
 def load_executor(config: ServerConfig, source: ModelSource | None) -> Executor:
@@ -22,10 +29,33 @@ def load_executor(config: ServerConfig, source: ModelSource | None) -> Executor:
 
         return load_scripted_executor(config)
     if source is None:
-        raise StartupError("the torch executor needs a model.", hint="pass --model")
-    from millstream.execution.torch.runner import load_torch_executor
+        raise StartupError(f"the executor `{config.executor}` needs a model.", hint="pass --model")
+    name, reason = choose_executor(config, source)
+    if reason is not None:
+        log.warning("the torch executor is used, which is slower: the native one cannot run, because %s", reason)
+    if name == "native":
+        from millstream.execution.native.executor import load_native_executor
+
+        return load_native_executor(config, source)
+    from millstream.execution.torch.build import load_torch_executor
 
     return load_torch_executor(config, source)
+
+
+def choose_executor(config: ServerConfig, source: ModelSource) -> tuple[Literal["native", "torch"], str | None]:
+    """Return which executor serves `source`, and why it is not the native one where `auto` would have had that.
+
+    Raises:
+        StartupError: the model is broken or not supported.
+    """
+    if config.executor in ("native", "torch"):
+        return config.executor, None
+    if has_gpu():
+        return "torch", None
+    from millstream.execution.native.executor import why_not_native
+
+    reason = why_not_native(config, load_model_config(source))
+    return ("native", None) if reason is None else ("torch", reason)
 
 
 def describe_executor(config: ServerConfig, source: ModelSource | None) -> str:
@@ -36,8 +66,13 @@ def describe_executor(config: ServerConfig, source: ModelSource | None) -> str:
     """
     if config.executor == "scripted" or source is None:
         return "scripted, a stand-in that needs no model"
+    name, reason = choose_executor(config, source)
+    if name == "native":
+        from millstream.execution.native.executor import describe_native_executor
+
+        return describe_native_executor(config, source)
     try:
-        from millstream.execution.torch.runner import describe_torch_executor
+        from millstream.execution.torch.build import describe_torch_executor
     except ImportError as error:
         raise StartupError(f"torch cannot be imported: {error}.", hint="pip install torch") from error
-    return describe_torch_executor(config, source)
+    return describe_torch_executor(config, source) + ("" if reason is None else f"; not native, because {reason}")

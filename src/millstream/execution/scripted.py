@@ -2,7 +2,8 @@
 
 For tests of clients and of this server, and for measuring everything but the model. Chosen by `--executor scripted`; needs no
 torch. What a row gets depends on the row alone: on how many tokens it has and on its prompt's script, so batching and
-retraction change nothing. Time does: a script may ask for delays.
+retraction change nothing. Time does: a script may ask for delays. Steps that a row's draft foretells come as one. There is no
+KV, so pages and their copies mean nothing here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from millstream.config import ServerConfig
 from millstream.errors import EngineError, MillstreamError, StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
 from millstream.execution.scripted_rules import Fault, Script, ScriptBook, read_rules
+from millstream.execution.verify import num_agreeing
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer, scripted_text
 
 DEFAULT_CONTEXT_LENGTH = 131_072  # tokens
@@ -78,9 +80,14 @@ class ScriptedExecutor:
     def _builtin(self, batch: ForwardBatch) -> ForwardOutput:
         endless = self._endless
         period = len(endless)
-        return ForwardOutput(
+        output = ForwardOutput(
             [[endless[(len(row.token_ids) - row.num_prompt_tokens) % period]] if row.sample else [] for row in batch.rows]
         )
+        for ids, row in zip(output.token_ids, batch.rows, strict=True):
+            position = len(row.token_ids) - row.num_prompt_tokens
+            while ids and len(ids) <= len(row.draft) and ids[-1] == row.draft[len(ids) - 1]:
+                ids.append(endless[(position + len(ids)) % period])
+        return output
 
     def _scripted(self, batch: ForwardBatch, book: ScriptBook) -> ForwardOutput:
         output = ForwardOutput([[] for _ in batch.rows])
@@ -127,17 +134,30 @@ class ScriptedExecutor:
         state.due = max(state.due + script.step_s, now)
         if script.is_said(position) and self._may_end(row, position):
             return [], True
-        ids = script.tokens(position)
-        if row.banned_token_ids:
-            banned = set(row.banned_token_ids)
-            num_banned = row.sampling.min_new_tokens - position  # tokens of this step that may not stop; later ones may
-            ids = [
-                script.filler(position + i) if token_id in banned and i < num_banned else token_id
-                for i, token_id in enumerate(ids)
-            ]
+        ids = self._tokens(row, script, position)
+        while len(ids) <= len(row.draft) and num_agreeing(ids, row.draft) == len(ids) and self._goes_on(row, script, len(ids)):
+            ids = ids + self._tokens(row, script, position + len(ids))
         end = position + len(ids)
         is_last = script.is_said(end) and not script.faults_at_end and self._may_end(row, end)
         return ids, is_last
+
+    def _tokens(self, row: ForwardRow, script: Script, position: int) -> list[int]:
+        """The tokens of the script's step after `position` tokens, those replaced that the row may not have yet."""
+        ids = script.tokens(position)
+        if not row.banned_token_ids:
+            return ids
+        banned = set(row.banned_token_ids)
+        num_banned = row.sampling.min_new_tokens - position  # tokens of this step that may not stop; later ones may
+        return [
+            script.filler(position + i) if token_id in banned and i < num_banned else token_id for i, token_id in enumerate(ids)
+        ]
+
+    def _goes_on(self, row: ForwardRow, script: Script, num_new: int) -> bool:
+        """Whether, after `num_new` more tokens, the script has a step that is neither a fault nor an end."""
+        position = len(row.token_ids) - row.num_prompt_tokens + num_new
+        if script.fault is not None and script.num_steps(position) >= script.fault.after:
+            return False
+        return not (script.is_said(position) and self._may_end(row, position))
 
     def _may_end(self, row: ForwardRow, num_output_tokens: int) -> bool:
         return not row.sampling.ignore_eos and num_output_tokens >= row.sampling.min_new_tokens
@@ -190,6 +210,7 @@ def load_scripted_executor(config: ServerConfig) -> ScriptedExecutor:
             num_pages=max(1, pool_tokens // config.page_size),
             page_size=config.page_size,
             eos_token_ids=tokenizer.eos_token_ids,
+            executor="scripted",
         ),
         endless=endless,
         book=None if config.script is None else _book(config.script, tokenizer, endless),

@@ -21,7 +21,7 @@ class Lease:
     """What one request holds. `pages` is its block table: the first `num_shared` belong to the tree, the rest to the rid."""
 
     rid: str
-    namespace: str
+    namespace: str | None
     pages: list[int]  # the same list for the whole lease; forward rows refer to it
     num_shared: int
     node: Node | None  # the pin on the shared part
@@ -29,12 +29,11 @@ class Lease:
 
 
 class KVPool:
-    """Pages and prefix tree of one executor. With `share_prefixes=False` nothing ever matches and nothing is kept."""
+    """Pages and prefix tree of one executor. In the namespace None nothing ever matches and nothing is kept."""
 
-    def __init__(self, *, num_pages: int, page_size: int, share_prefixes: bool = True) -> None:
+    def __init__(self, *, num_pages: int, page_size: int) -> None:
         self.num_pages: Final = num_pages
         self.page_size: Final = page_size
-        self.share_prefixes: Final = share_prefixes
         self._pages = PageAllocator(num_pages)
         self._cache = RadixCache(page_size)
 
@@ -58,6 +57,11 @@ class KVPool:
         """Pages the prefix tree owns."""
         return self._cache.num_pages
 
+    @property
+    def tree_version(self) -> int:
+        """Another number whenever `match` may find more or less than before."""
+        return self._cache.version
+
     def pages_for(self, num_tokens: int) -> int:
         """Pages that `num_tokens` positions take."""
         return -(-num_tokens // self.page_size)
@@ -66,13 +70,13 @@ class KVPool:
         """Pages of a sequence that may come from the tree: the last token is always computed, for its logits."""
         return (num_tokens - 1) // self.page_size
 
-    def match(self, namespace: str, token_ids: Sequence[int]) -> Match:
+    def match(self, namespace: str | None, token_ids: Sequence[int]) -> Match:
         """The longest reusable prefix of `token_ids`. Changes nothing."""
-        if not self.share_prefixes:
+        if namespace is None:
             return Match(None, [], 0, 0)
         return self._cache.match(namespace, token_ids, self.matchable_pages(len(token_ids)))
 
-    def open(self, account: Account, namespace: str, token_ids: Sequence[int]) -> Lease:
+    def open(self, account: Account, namespace: str | None, token_ids: Sequence[int]) -> Lease:
         """Start a lease on the reusable prefix of `token_ids`, with no pages of its own yet. Mutates: pins that prefix."""
         match = self.match(namespace, token_ids)
         node = self._cache.pin(match)
@@ -102,6 +106,18 @@ class KVPool:
         lease.pages += self._pages.alloc(lease.rid, missing)
         lease.account.acquire("pages", missing)
 
+    def shrink(self, lease: Lease, num_tokens: int) -> None:
+        """Take back the pages of a lease that lie beyond `num_tokens` positions. Mutates.
+
+        Raises:
+            InvariantError: one of them is shared.
+        """
+        surplus = lease.pages[self.pages_for(num_tokens) :]
+        if surplus:
+            self._pages.free(lease.rid, surplus)
+            del lease.pages[-len(surplus) :]
+            lease.account.release("pages", "draft", len(surplus))
+
     def share(self, lease: Lease, token_ids: Sequence[int], num_tokens: int) -> None:
         """Put the full pages of the first `num_tokens` ids, whose KV is computed and final, into the tree.
 
@@ -109,7 +125,7 @@ class KVPool:
         duplicates are freed and its block table is switched to the tree's pages.
         """
         count = num_tokens // self.page_size
-        if not self.share_prefixes or count <= lease.num_shared:
+        if lease.namespace is None or count <= lease.num_shared:
             return
         before = self._cache.num_pages
         match = self._cache.insert(lease.namespace, token_ids, lease.pages[:count])
@@ -141,6 +157,19 @@ class KVPool:
         lease.num_shared = 0
         lease.node = None
 
+    def num_freed(self, leases: Sequence[Lease]) -> int:
+        """How many pages more `grow` could get if these leases ended. Changes nothing."""
+        own = sum(len(lease.pages) - lease.num_shared for lease in leases)
+        return own + self._cache.num_unpinned_without([lease.node for lease in leases if lease.node is not None])
+
+    def forget(self, namespace: str) -> None:
+        """Free all that the tree knows of a namespace in which no lease is left. Mutates.
+
+        Raises:
+            InvariantError: a lease is.
+        """
+        self._pages.free_from_tree(self._cache.forget(namespace))
+
     def audit_counts(self, *, idle: bool) -> None:
         """Check, in no time, that no page is lost; where nothing runs, also that every page is free or evictable.
 
@@ -159,13 +188,14 @@ class KVPool:
         Raises:
             InvariantError: a page is lost, shared, or held by somebody not in `leases`.
         """
+        leases = list(leases)
         self._pages.audit()
-        self._cache.audit()
+        self._cache.audit([lease.node for lease in leases if lease.node is not None])
         claims: dict[int, str | Owner] = dict.fromkeys(self._cache.pages(), Owner.TREE)
         num_claims = self._cache.num_pages
         for lease in leases:
-            if any(claims.get(page) is not Owner.TREE for page in lease.pages[: lease.num_shared]):
-                raise InvariantError(f"{lease.rid} reads pages that are not in the tree")
+            if lease.pages[: lease.num_shared] != self._cache.path(lease.node):
+                raise InvariantError(f"{lease.rid} reads pages of the tree that are not those it has pinned")
             own = lease.pages[lease.num_shared :]
             num_claims += len(own)
             claims.update(dict.fromkeys(own, lease.rid))

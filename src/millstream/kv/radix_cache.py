@@ -11,7 +11,8 @@ ancestors, so whatever is not pinned can be evicted leaf by leaf, and `evictable
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from millstream.errors import InvariantError
@@ -59,6 +60,7 @@ class RadixCache:
         self._heap: list[
             tuple[int, int, Node]
         ] = []  # (used when queued, serial, node): candidates for eviction, checked lazily
+        self.version = 0  # counts the changes of what is known
         self.num_pages = 0
         self.evictable_pages = 0
         self.num_pins = 0  # what `pin` gave out and `unpin` has not taken back
@@ -145,6 +147,7 @@ class RadixCache:
         while walk is not None:  # a parent is never older than its children
             walk.used = self._clock
             walk = walk.parent
+        self.version += 1
         self.num_pages += len(new_pages)
         self.evictable_pages += len(new_pages)
         self._queue(node)
@@ -172,22 +175,60 @@ class RadixCache:
                 self._queue(node)
             else:
                 self._detach(node)
+        self.version += bool(evicted)
         self.num_pages -= len(evicted)
         self.evictable_pages -= len(evicted)
         return evicted
+
+    def forget(self, namespace: str) -> list[int]:
+        """Forget a whole namespace, in which nothing is pinned. Mutates. Returns its pages, no longer the tree's.
+
+        Raises:
+            InvariantError: a part of it is pinned.
+        """
+        forgotten: list[int] = []
+        for child in [child for key, child in self._root.children.items() if key[0] == namespace]:
+            for node in _subtree(child):
+                if node.pins:
+                    raise InvariantError("a namespace was forgotten while somebody used it")
+                forgotten += node.pages
+                node.pages = []
+            del self._root.children[child.key]
+        if forgotten:
+            self._heap = [entry for entry in self._heap if entry[2].pages]
+            heapq.heapify(self._heap)
+        self.version += 1
+        self.num_pages -= len(forgotten)
+        self.evictable_pages -= len(forgotten)
+        return forgotten
 
     def pages(self) -> list[int]:
         """Every page the tree owns, in no order. O(pages); for audits."""
         return [page for node in self._nodes() for page in node.pages]
 
-    def audit(self) -> None:
-        """Check the class's invariants. O(pages); changes nothing.
+    def path(self, node: Node | None) -> list[int]:
+        """The pages that a pin on `node` holds, from the start of its token list."""
+        above: list[Node] = []
+        while node is not None and node is not self._root:
+            above.append(node)
+            node = node.parent
+        return [page for node in reversed(above) for page in node.pages]
+
+    def num_unpinned_without(self, pinned: Iterable[Node]) -> int:
+        """How many pages more could be evicted if these pins were taken back. Changes nothing."""
+        return sum(len(node.pages) for node, count in self._count_pins(pinned).items() if count == node.pins)
+
+    def audit(self, pinned: Iterable[Node] = ()) -> None:
+        """Check the class's invariants, and that `pinned`, one for each pin, are all that is pinned. O(pages); changes nothing.
 
         Raises:
             InvariantError: one does not hold.
         """
+        pins = self._count_pins(pinned)
         num_pages = evictable = 0
         for node in self._nodes():
+            if node.pins != pins[node]:
+                raise InvariantError(f"a node has {node.pins} pins, of which {pins[node]} have a holder")
             parent = node.parent
             if not node.pages or len(node.tokens) != len(node.pages) * self._page_size:
                 raise InvariantError("a node's tokens and pages differ")
@@ -206,14 +247,17 @@ class RadixCache:
         if (num_pages, evictable) != (self.num_pages, self.evictable_pages):
             raise InvariantError("the tree's counts differ from its pages")
 
+    def _count_pins(self, pinned: Iterable[Node]) -> Counter[Node]:
+        pins = Counter[Node]()
+        for node in pinned:
+            walk: Node | None = node
+            while walk is not None and walk is not self._root:
+                pins[walk] += 1
+                walk = walk.parent
+        return pins
+
     def _nodes(self) -> list[Node]:
-        nodes: list[Node] = []
-        stack = list(self._root.children.values())
-        while stack:
-            node = stack.pop()
-            nodes.append(node)
-            stack.extend(node.children.values())
-        return nodes
+        return _subtree(self._root)[1:]
 
     def _key(self, namespace: str, token_ids: Sequence[int], page: int) -> Key:
         first = page * self._page_size
@@ -263,3 +307,10 @@ class RadixCache:
         del parent.children[node.key]
         if parent is not self._root:
             self._queue(parent)
+
+
+def _subtree(top: Node) -> list[Node]:
+    nodes = [top]
+    for node in nodes:
+        nodes.extend(node.children.values())
+    return nodes

@@ -20,6 +20,7 @@ class GenerateReqInput(Struct, kw_only=True):
     add_special_tokens: bool = True
     sampling: SamplingParams
     cache_namespace: str = ""  # requests of different namespaces never share prefix pages
+    priority: int = 0  # the higher goes first
     deadline: float | None = None  # seconds, the clock of `timing`: by then the request has ended, whatever it was doing
     progress: bool = False  # whether the client wants to hear how far it is before its first token
     timing: Timing

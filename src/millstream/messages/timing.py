@@ -24,8 +24,12 @@ class Timing(Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Token counts of one request. `cached_tokens` counts prompt tokens whose KV came from the prefix cache."""
+    """Token counts of one request. `cached_tokens` counts prompt tokens whose KV came from the prefix cache.
+
+    `verify_steps` are those that brought the tokens after the first one, where drafts are on: with them, fewer than tokens.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    verify_steps: int = 0

@@ -14,6 +14,7 @@ class TokenizedGenerateReqInput(Struct, kw_only=True, omit_defaults=True, tag="g
     `input_ids` are authoritative: the scheduler never sees text and never re-tokenises. `sampling` was verified, its seed
     is drawn, and `max_new_tokens` is resolved: `len(input_ids) + max_new_tokens` fits the context. `entry` is the number of the
     worker that owns the request: verdicts and rows go there. `call` is the rid of its call, where that has several requests.
+    A higher `priority` goes first; the entry has checked that the server has priorities.
     """
 
     rid: str
@@ -21,6 +22,7 @@ class TokenizedGenerateReqInput(Struct, kw_only=True, omit_defaults=True, tag="g
     sampling: SamplingParams
     max_new_tokens: int
     cache_namespace: str = ""
+    priority: int = 0  # 64 bits, signed
     deadline: float | None = None  # seconds, the clock of `timing`
     progress: bool = False  # answered by `ProgressOutput` up to the first row
     slot: int = 0  # a number that the entry worker gives each request once: names it where rows travel

@@ -9,23 +9,38 @@ from collections.abc import Callable, Sequence
 
 from millstream.errors import InvariantError
 from millstream.kv.pool import KVPool, Lease
-from millstream.kv.radix_cache import Match
 from millstream.observe.ledger import ReleaseCause
 from millstream.scheduler.admission import Limits
-from millstream.scheduler.policy import Admission, Budgets, StepPlan, Work, plan
+from millstream.scheduler.order import Order
+from millstream.scheduler.policy import Admission, Budgets, Known, StepPlan, Work, plan
 from millstream.scheduler.queues import Queues
 from millstream.scheduler.state import Phase, Req
+from millstream.scheduler.step_cost import StepCost
+
+MAX_PREEMPTIONS = 4  # of one request: after them it ranks above all priorities
 
 
 class Placement:
     """Slots and pages of the requests in `queues`."""
 
-    def __init__(self, *, queues: Queues, pool: KVPool, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        queues: Queues,
+        order: Order,
+        pool: KVPool,
+        limits: Limits,
+        step_cost: StepCost,
+        clock: Callable[[], float],
+    ) -> None:
+        self._step_cost = step_cost
         self._queues = queues
+        self._order = order
         self._pool = pool
         self._limits = limits
         self._clock = clock
         self.num_retractions = 0
+        self.num_preemptions = 0  # of those
 
     def next_work(self) -> Sequence[Work]:
         """Plan the next step and make ready for it: everybody in it has a slot, pages and a forward row."""
@@ -55,31 +70,50 @@ class Placement:
         req.num_computed = 0
 
     def _plan(self) -> StepPlan:
+        waiting = self._queues.waiting
+        favoured: Req | None = None
         while True:
             budgets = Budgets(
                 step_tokens=self._limits.chunked_prefill_size,
                 running=self._limits.max_running_requests,
                 pages=self._pool.available,
                 page_size=self._pool.page_size,
-                share_prefixes=self._pool.share_prefixes,
             )
             step = plan(
                 running=list(self._queues.running.values()),
-                waiting=self._queues.waiting,
+                waiting=self._order.line(waiting, self._find, favoured, version=self._pool.tree_version),
+                urgent=waiting.urgent,
                 sleeping=[req for req in self._queues.paused.values() if req.lease is not None],
                 budgets=budgets,
-                match=self._match,
+                find=self._find,
+                num_freed=self._num_freed,
+                prefill_beside=self._step_cost.prefill_tokens,
             )
             if step.retract is None:
                 return step
-            self._retract(step.retract)
+            favoured = step.favoured or favoured
+            self._retract(step.retract, is_preempted=step.favoured is not None)
 
-    def _match(self, req: Req) -> Match:
-        return self._pool.match(req.namespace, req.token_ids)
+    def _find(self, req: Req) -> Known:
+        match = self._pool.match(req.namespace, req.token_ids)
+        num_tokens = len(match.pages) * self._pool.page_size
+        if req.family is not None and num_tokens < req.num_forkable <= num_tokens + self._pool.page_size:
+            source = req.family.holder(req.num_forkable)
+            if source is not None:
+                return Known(match, req.num_forkable, source)
+        return Known(match, num_tokens)
 
-    def _retract(self, req: Req) -> None:
+    def _num_freed(self, reqs: Sequence[Req]) -> int:
+        return self._pool.num_freed([req.lease for req in reqs if req.lease is not None])
+
+    def _retract(self, req: Req, *, is_preempted: bool) -> None:
         """Take a request's pages; a running one goes back to the queue. Its output is kept; its KV is computed again."""
         self.num_retractions += 1
+        if is_preempted:
+            self.num_preemptions += 1
+            req.num_preempted += 1
+            if req.num_preempted == MAX_PREEMPTIONS:
+                req.promote()  # before it is put in its place in the queue
         if req.phase is Phase.RUNNING:
             self._queues.move(req, Phase.WAITING, "retracted")
         self.release(req, req.num_computed, "retracted")
@@ -100,17 +134,20 @@ class Placement:
             row.end = end
             row.sample = end == len(req.token_ids)
             row.banned_token_ids = req.end_rule.banned_token_ids(req.num_output_tokens) if row.sample else ()
+            row.copies = ()
+        for (req, known), lease in zip(step.admit, leases, strict=True):
+            if known.source is not None:
+                req.row.copies = ((known.source.row.pages[lease.num_shared], lease.pages[lease.num_shared]),)
         return step.work
 
     def _start(self, admitted: Admission) -> Lease:
         req = admitted.req
-        if self._queues.waiting.first is not req:
-            raise InvariantError("the plan skipped the head of the queue")
         lease = self._pool.open(req.account, req.namespace, req.token_ids)
+        self._order.took(req, self._queues.waiting)
         self._queues.move(req, Phase.RUNNING, "admitted")
         req.lease = lease
         req.row.pages = lease.pages
-        req.num_computed = lease.num_shared * self._pool.page_size
+        req.num_computed = admitted.known.num_tokens
         req.is_prefilling = True
         if req.cached_tokens is None:
             req.cached_tokens = req.num_computed

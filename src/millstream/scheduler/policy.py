@@ -1,7 +1,10 @@
 """What the next step does: `plan`, a pure function of the queues and budgets. The scheduler does what the plan says.
 
-First come, first served. Both queues are in order of arrival. Decodes go first; then prompts are prefilled in chunks, oldest
-first. When pages run out, the request that came last goes back to the queue: the oldest one always gets on, so everybody ends.
+Decodes go first; then prompts are prefilled in chunks, by rank: by priority and then by arrival. When pages run out, the
+running request of the lowest rank goes back to the queue: the highest one always gets on. Who is next of those that wait
+says their order (`order`), which also sees to it that everybody comes to the top.
+
+A waiting request for which there is no slot, or not the pages, takes them from running ones of lower priority.
 
 A paused request has no slot and no part in a step. Its pages are the first to go when a running or a waiting request needs
 some: nobody waits for another one's client.
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from millstream.errors import InvariantError
 from millstream.kv.radix_cache import Match
@@ -25,18 +28,34 @@ class Budgets(NamedTuple):
     running: int  # requests
     pages: int  # free or evictable
     page_size: int  # tokens
-    share_prefixes: bool = True  # whether what one prefill computes can serve another request
+
+
+class Known(NamedTuple):
+    """What a waiting request need not compute: `num_tokens`, in the pages of `match` and, where those end earlier, in the
+    page behind them, of which `source` has one to copy.
+    """
+
+    match: Match
+    num_tokens: int
+    source: Req | None = None
+
+
+class Start(NamedTuple):
+    """Where the prefill of `req` goes on."""
+
+    req: Req
+    start: int
 
 
 class Admission(NamedTuple):
-    """Start `req`: pin the `num_reused` tokens that are known, and give it pages for all the others."""
+    """Start `req`: pin what is `known` of it, and give it pages for all the others."""
 
     req: Req
-    num_reused: int
+    known: Known
 
 
 class Work(NamedTuple):
-    """Compute positions `start`..`end - 1` of `req`, oldest request first within decodes and within prefills."""
+    """Compute positions `start`..`end - 1` of `req`, by rank within decodes and within prefills."""
 
     req: Req
     start: int
@@ -46,10 +65,11 @@ class Work(NamedTuple):
 @dataclass(slots=True)
 class StepPlan:
     """One step. With `retract`, of a running or a paused request, nothing else is planned: pages change hands, then a new
-    plan is made.
+    plan is made, in which `favoured`, if room is made for somebody of higher priority, comes first.
     """
 
     retract: Req | None = None
+    favoured: Req | None = None
     admit: list[Admission] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
 
@@ -58,29 +78,35 @@ def plan(
     *,
     running: Sequence[Req],
     waiting: Iterable[Req],
+    urgent: Req | None,
     sleeping: Sequence[Req] = (),
     budgets: Budgets,
-    match: Callable[[Req], Match],
+    find: Callable[[Req], Known],
+    num_freed: Callable[[Sequence[Req]], int],
+    prefill_beside: Callable[[int], int],
 ) -> StepPlan:
-    """Decide one step. Changes nothing; `match` must not either.
+    """Decide one step. Changes nothing; what it is given to call must not either.
 
     Args:
-        running: in order of arrival; each holds the pages of the positions it has computed and, prefilling, of all it has.
-        waiting: in order of arrival.
+        running: by rank; each holds the pages of the positions it has computed and, prefilling, of all it has.
+        waiting: in the order in which they are to be admitted.
+        urgent: of those that wait, for whom others may be retracted: the first of the highest priority.
         sleeping: those of the paused that hold pages, longest paused first.
-        match: finds the reusable prefix of a waiting request.
+        find: finds the reusable prefix of a waiting request.
+        num_freed: the pages that come free, or can be evicted, when these running requests are retracted.
+        prefill_beside: how many prompt tokens a step has time for beside so many tokens of decodes.
 
     Decodes always run, and prefill gets the tokens they leave of the step. At least one: steps of several tokens a request
     may fill the budget for long, and nobody is kept out for good.
     """
     decodes: list[Work] = []
-    prefills: list[Req] = []
+    prefills: list[Start] = []
     pages_left = budgets.pages
     page_size = budgets.page_size
     decode_tokens = 0
     for req in running:
         if req.is_prefilling:
-            prefills.append(req)
+            prefills.append(Start(req, req.num_computed))
             continue
         end = len(req.token_ids)
         start = min(req.num_computed, end - 1)  # nothing came of the last step: its last position is computed again
@@ -93,63 +119,110 @@ def plan(
         if len(running) == 1:
             raise InvariantError("a request that runs alone does not fit the pool")  # admission refuses those
         return StepPlan(retract=running[-1])
-    prefill_tokens = max(budgets.step_tokens - decode_tokens, 1)
+    prefill_tokens = max(min(budgets.step_tokens - decode_tokens, prefill_beside(decode_tokens)), 1)
     spare = budgets._replace(
-        step_tokens=prefill_tokens - sum(len(req.token_ids) - req.num_computed for req in prefills),
+        step_tokens=prefill_tokens,
         running=budgets.running - len(running),
         pages=pages_left - len(running),  # a page each to grow into: else the next step's retraction undoes the admission
     )
-    admit, is_short_of_pages = _admit(prefills, waiting, spare, match)
-    if is_short_of_pages and sleeping:
+    admit, lack = _admit(prefills, waiting, spare, find)
+    if lack == "pages" and sleeping:
         return StepPlan(retract=sleeping[0])
-    return StepPlan(admit=admit, work=decodes + _chunks(prefills, admit, prefill_tokens))
+    if lack and urgent is not None and all(req is not urgent for req, _ in admit):
+        victim = _victim(running, urgent, spare, find, num_freed)
+        if victim is not None:
+            return StepPlan(retract=victim, favoured=urgent)
+    return StepPlan(admit=admit, work=decodes + _chunks(prefills, prefill_tokens))
 
 
 def _admit(
-    prefills: Sequence[Req], waiting: Iterable[Req], spare: Budgets, match: Callable[[Req], Match]
-) -> tuple[list[Admission], bool]:
+    prefills: list[Start], waiting: Iterable[Req], spare: Budgets, find: Callable[[Req], Known]
+) -> tuple[list[Admission], Literal["", "slots", "pages"]]:
     """Take requests from the front while slots, pages and prefill tokens last; never skip one to reach a smaller one.
 
-    A request gets pages for all its tokens at once, so only decodes can run out of them. Also returns whether the next one
-    could start if there were more pages.
+    A request gets pages for all its tokens at once, so only decodes can run out of them. Each goes into `prefills` before those
+    it outranks, but behind all that were admitted before it, so that everybody admitted computes something in this step. Also
+    returns what the next one lacks, if it is not tokens.
     """
     admitted: list[Admission] = []
-    tokens_left, slots, pages_left, page_size, share_prefixes = spare
-    leaders = list(prefills) if share_prefixes else []
+    tokens_left, slots, pages_left, page_size = spare
+    if slots <= 0:
+        return admitted, "slots"  # before the first is asked for: what comes first may cost something to know
+    place = 0
     for req in waiting:
-        if tokens_left <= 0 or slots <= 0:
+        if slots <= 0:
+            return admitted, "slots"
+        place, tokens_left = _place(prefills, place, req, tokens_left)
+        if tokens_left <= 0:
             break
-        found = match(req)
-        num_matched = len(found.pages)
-        need = -(-len(req.token_ids) // page_size) - num_matched + found.num_unpinned
-        if any(_is_computing_more(leader, req, num_matched, page_size) for leader in leaders):
+        known = find(req)
+        if any(_is_computing_more(leader, req, known.num_tokens, page_size) for leader, _ in prefills):
             # its prefix is in the making, and computing it twice costs more than waiting. Those behind wait too, which keeps
             # the order; the wait ends with the leader's prefill.
             break
+        need = _num_pages_needed(req, known, page_size)
         if need > pages_left:
-            return admitted, True
-        admitted.append(Admission(req, num_matched * page_size))
-        if share_prefixes:
-            leaders.append(req)
-        tokens_left -= len(req.token_ids) - num_matched * page_size
+            return admitted, "pages"
+        admitted.append(Admission(req, known))
+        prefills.insert(place, Start(req, known.num_tokens))
+        place += 1
+        tokens_left -= len(req.token_ids) - known.num_tokens
         pages_left -= need + 1
         slots -= 1
-    return admitted, False
+    return admitted, ""
 
 
-def _is_computing_more(leader: Req, req: Req, num_matched: int, page_size: int) -> bool:
-    """Whether `leader`'s prefill will make at least one page more of `req`'s prefix known than is now."""
-    num_tokens = (num_matched + 1) * page_size
-    if leader.namespace != req.namespace or num_tokens >= len(req.token_ids) or num_tokens >= len(leader.token_ids):
+def _place(prefills: Sequence[Start], place: int, req: Req, tokens_left: int) -> tuple[int, int]:
+    """The first place from `place` on that is not behind somebody whom `req` outranks, and the tokens left there."""
+    while place < len(prefills) and prefills[place].req.rank < req.rank:
+        tokens_left -= len(prefills[place].req.token_ids) - prefills[place].start
+        place += 1
+    return place, tokens_left
+
+
+def _victim(
+    running: Sequence[Req],
+    urgent: Req,
+    spare: Budgets,
+    find: Callable[[Req], Known],
+    num_freed: Callable[[Sequence[Req]], int],
+) -> Req | None:
+    """The first to be thrown back so that `urgent` can begin: the lowest in rank, if those of lower priority hold enough."""
+    victims = [req for req in reversed(running) if req.priority < urgent.priority and not req.is_promoted]
+    if not victims:
+        return None
+    known = find(urgent)
+    prefills = [Start(req, req.num_computed) for req in running if req.is_prefilling]
+    _, tokens_left = _place(prefills, 0, urgent, spare.step_tokens)
+    if tokens_left <= 0 or any(_is_computing_more(leader, urgent, known.num_tokens, spare.page_size) for leader, _ in prefills):
+        return None  # it could not begin all the same
+    missing = _num_pages_needed(urgent, known, spare.page_size) - spare.pages
+    is_enough = any(missing <= count + num_freed(victims[:count]) for count in range(1, len(victims) + 1))
+    return victims[0] if is_enough else None
+
+
+def _num_pages_needed(req: Req, known: Known, page_size: int) -> int:
+    return -(-len(req.token_ids) // page_size) - len(known.match.pages) + known.match.num_unpinned
+
+
+def _is_computing_more(leader: Req, req: Req, num_known: int, page_size: int) -> bool:
+    """Whether `leader`'s prefill will make more of `req`'s prefix known than is now: a page, or what a fork takes over."""
+    if req.family is not None and leader.family is req.family:
+        return num_known < req.num_forkable
+    num_tokens = (num_known // page_size + 1) * page_size
+    if (
+        req.namespace is None
+        or leader.namespace != req.namespace
+        or num_tokens >= len(req.token_ids)
+        or num_tokens >= len(leader.token_ids)
+    ):
         return False
     return leader.token_ids[:num_tokens] == req.token_ids[:num_tokens]
 
 
-def _chunks(prefills: Sequence[Req], admitted: Sequence[Admission], tokens_left: int) -> list[Work]:
-    starts = [(req, req.num_computed) for req in prefills]
-    starts += admitted
+def _chunks(prefills: Sequence[Start], tokens_left: int) -> list[Work]:
     chunks: list[Work] = []
-    for req, start in starts:
+    for req, start in prefills:
         if tokens_left <= 0:
             break
         end = min(len(req.token_ids), start + tokens_left)

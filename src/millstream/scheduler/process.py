@@ -21,7 +21,9 @@ from millstream.kv.pool import KVPool
 from millstream.messages import EngineInfo, Ready, Shutdown, ToScheduler
 from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
+from millstream.scheduler.order import Order
 from millstream.scheduler.scheduler import Scheduler
+from millstream.scheduler.speculation import SpeculationOptions
 from millstream.text.tokenizer import Tokenizer, load_configured_tokenizer
 
 log = logging.getLogger(__name__)
@@ -50,8 +52,9 @@ def run(config: ChildConfig, control: ControlLink) -> None:
                 pool=KVPool(
                     num_pages=engine.num_pages,
                     page_size=engine.page_size,
-                    share_prefixes=not config.server.disable_radix_cache,
                 ),
+                share_prefixes=not config.server.disable_radix_cache,
+                order=Order(config.server.schedule_policy, oldest_every=config.server.oldest_first_every),
                 eos_token_ids=frozenset(engine.eos_token_ids),
                 limits=Limits(
                     max_running_requests=config.server.max_running_requests,
@@ -60,9 +63,11 @@ def run(config: ChildConfig, control: ControlLink) -> None:
                     chunked_prefill_size=config.server.chunked_prefill_size,
                     context_length=engine.context_length,
                     vocab_size=engine.vocab_size,
+                    target_itl_s=config.server.target_itl_ms / 1000 or None,
                 ),
                 to_detokenizer=to_detokenizer,
                 to_entry=to_entries,
+                speculation=_speculation(config.server),
                 ledger=Ledger("scheduler", strict=config.server.strict_ledger),
             )
             gc.collect()
@@ -84,6 +89,17 @@ def _load(server: ServerConfig) -> tuple[Tokenizer, Executor]:
     return load_configured_tokenizer(server, source), load_executor(server, source)
 
 
+def _speculation(server: ServerConfig) -> SpeculationOptions:
+    if server.speculative_algorithm is None:
+        return SpeculationOptions()
+    return SpeculationOptions(
+        num_draft_tokens=server.speculative_num_draft_tokens,
+        shortest_match=server.speculative_ngram_min_match_window_size,
+        longest_match=server.speculative_ngram_max_match_window_size,
+        max_batch_size=server.speculative_disable_by_batch_size,
+    )
+
+
 def _engine_info(server: ServerConfig, executor: Executor, tokenizer: Tokenizer) -> EngineInfo:
     capabilities = executor.capabilities
     return EngineInfo(
@@ -93,7 +109,7 @@ def _engine_info(server: ServerConfig, executor: Executor, tokenizer: Tokenizer)
         num_pages=capabilities.num_pages,
         page_size=capabilities.page_size,
         max_running_requests=server.max_running_requests,
-        executor=server.executor,
+        executor=capabilities.executor,
     )
 
 

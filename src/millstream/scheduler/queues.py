@@ -13,12 +13,12 @@ from millstream.observe.ledger import Kind, Ledger, ReleaseCause
 from millstream.scheduler.state import Phase, Req
 from millstream.scheduler.waiting import WaitingQueue
 
-_arrival = attrgetter("arrival")
+_arrival, _rank = attrgetter("arrival"), attrgetter("rank")
 _PLACES: dict[Phase, Kind] = {Phase.WAITING: "waiting", Phase.RUNNING: "running", Phase.PAUSED: "paused"}
 
 
 class Queues:
-    """Waiting and running requests in order of arrival, paused ones in the order of their pauses."""
+    """Waiting and running requests by rank, paused ones in the order of their pauses."""
 
     def __init__(self) -> None:
         self.waiting = WaitingQueue()
@@ -26,8 +26,8 @@ class Queues:
         self.paused: dict[str, Req] = {}
 
     def add(self, req: Req) -> None:
-        """Take in a new request, the newest of all."""
-        self.waiting.append(req)
+        """Take in a new request."""
+        self.waiting.add(req)
         req.account.acquire("waiting")
 
     def move(self, req: Req, phase: Phase, cause: ReleaseCause) -> None:
@@ -44,7 +44,7 @@ class Queues:
             case Phase.RUNNING:
                 self._run(req)
             case Phase.WAITING:
-                self.waiting.insert(req)
+                self.waiting.add(req)
             case Phase.PAUSED:
                 self.paused[req.rid] = req
 
@@ -57,8 +57,10 @@ class Queues:
         running, waiting, paused = list(self.running.values()), list(self.waiting), list(self.paused.values())
         if sorted([*running, *waiting, *paused], key=_arrival) != list(live):
             raise InvariantError("a live request is in no queue, or in two")
-        if running != sorted(running, key=_arrival) or waiting != sorted(waiting, key=_arrival):
-            raise InvariantError("a queue is not in order of arrival")
+        if running != sorted(running, key=_rank) or waiting != sorted(waiting, key=_rank):
+            raise InvariantError("a queue is not in order of rank")
+        if list(self.waiting.by_arrival) != sorted(waiting, key=_arrival):
+            raise InvariantError("the waiting are not in order of arrival")
         for phase, queue in ((Phase.RUNNING, running), (Phase.WAITING, waiting), (Phase.PAUSED, paused)):
             for req in queue:
                 if req.phase is not phase:
@@ -81,7 +83,7 @@ class Queues:
                 del self.paused[req.rid]
 
     def _run(self, req: Req) -> None:
-        is_newest = all(other.arrival < req.arrival for other in self.running.values())
+        is_last = all(other.rank < req.rank for other in self.running.values())
         self.running[req.rid] = req
-        if not is_newest:  # it was paused, or waited after a pause, while newer ones began
-            self.running = {other.rid: other for other in sorted(self.running.values(), key=_arrival)}
+        if not is_last:
+            self.running = {other.rid: other for other in sorted(self.running.values(), key=_rank)}

@@ -18,6 +18,7 @@ from millstream.ipc.channel import Sender
 from millstream.kv.pool import KVPool
 from millstream.messages import (
     Abort,
+    AbortNotice,
     AbortOthersReply,
     AbortOthersReq,
     AbortReq,
@@ -38,15 +39,19 @@ from millstream.observe.ledger import Ledger
 from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.deadlines import Deadlines
+from millstream.scheduler.family import Families
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.forward import run_step
+from millstream.scheduler.order import Order
 from millstream.scheduler.output import StepOutput, ToDetokenizer
 from millstream.scheduler.pace import Pace
 from millstream.scheduler.placement import Placement
 from millstream.scheduler.policy import Work
 from millstream.scheduler.progress import ProgressWatch
 from millstream.scheduler.queues import Queues
+from millstream.scheduler.speculation import Speculation, SpeculationOptions
 from millstream.scheduler.state import Phase, Req
+from millstream.scheduler.step_cost import StepCost
 from millstream.scheduler.verdicts import Verdicts
 from millstream.text.tokenizer import Tokenizer
 
@@ -78,8 +83,11 @@ class Scheduler:
         pool: KVPool,
         eos_token_ids: frozenset[int],
         limits: Limits,
+        share_prefixes: bool = True,
+        order: Order | None = None,
         to_detokenizer: ToDetokenizer,
         to_entry: Callable[[int], Sender],
+        speculation: SpeculationOptions | None = None,
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -92,7 +100,17 @@ class Scheduler:
         self._clock = clock
         self._live: dict[str, Req] = {}  # in order of arrival
         self._queues = Queues()
-        self._placement = Placement(queues=self._queues, pool=pool, limits=limits, clock=clock)
+        self._step_cost = StepCost(limits.target_itl_s)
+        self._placement = Placement(
+            queues=self._queues,
+            order=order or Order(),
+            pool=pool,
+            limits=limits,
+            step_cost=self._step_cost,
+            clock=clock,
+        )
+        self._families = Families(pool=pool, share_prefixes=share_prefixes)
+        self._speculation = Speculation(speculation or SpeculationOptions(), pool, limits.chunked_prefill_size)
         self._num_arrivals = 0
         self._deadlines = Deadlines()
         self._pace = Pace()
@@ -145,10 +163,12 @@ class Scheduler:
             work = self._placement.next_work()
             if work:
                 self._num_steps += 1
+                if self._speculation.is_on:
+                    self._speculation.draft(work)
                 output = run_step(self._executor, [item.req.row for item in work])
                 self.got_on = any(output.token_ids) or not all(item.req.row.sample for item in work)
                 now = self._clock()
-                self._pace.note_step(sum([item.end - item.start for item in work]), now - started)
+                self._note_step(work, now - started)
                 for index, item in enumerate(work):
                     self._settle(item, output, index, now)
         self._send()
@@ -186,6 +206,7 @@ class Scheduler:
             InvariantError: something is lost, shared or held by nobody.
         """
         self._queues.audit(self._live.values())
+        self._families.audit(self._live.values())
         self._pool.audit([req.lease for req in self._live.values() if req.lease is not None])
         for req in self._live.values():
             if req.phase is not Phase.PAUSED and (req.lease is not None) != (req.phase is Phase.RUNNING):
@@ -198,14 +219,14 @@ class Scheduler:
         try:
             if message.deadline is not None and message.deadline <= now:
                 raise DeadlineExceeded(message.deadline - message.timing.received)
+            waiting, num_running = self._queues.waiting, len(self._queues.running)
+            num_ahead = waiting.num_ahead_of(message.priority)
             admission.check(
                 message,
                 live=self._live,
-                num_waiting=len(self._queues.waiting) + len(self._queues.paused),  # without a slot, they count as queued
-                num_running=len(self._queues.running),
-                num_queued_tokens=self._queues.waiting.num_tokens_behind(
-                    admission.num_free_slots(len(self._queues.running), self._limits)
-                ),
+                num_waiting=num_ahead + len(self._queues.paused),  # without a slot, they count as queued
+                num_running=num_running,
+                num_queued_tokens=waiting.num_tokens_between(admission.num_free_slots(num_running, self._limits), num_ahead),
                 limits=self._limits,
             )
             end_rule = EndRule(
@@ -225,8 +246,9 @@ class Scheduler:
         else:
             self._num_arrivals += 1
             self._live[req.rid] = req
+            self._families.join(req)
             self._queues.add(req)
-            self._verdicts.accept(req.entry, req.rid)
+            self._verdicts.accept(req.entry, req.slot)
             if message.deadline is not None:
                 self._deadlines.add(req.rid, message.deadline)
             if message.progress:
@@ -235,12 +257,23 @@ class Scheduler:
     def _reject(self, message: TokenizedGenerateReqInput, error: MillstreamError) -> None:
         if isinstance(error, OverloadError):
             error.retry_after_s = self._retry_after_s()
-        self._verdicts.reject(message.entry, message.rid, error)
+        self._verdicts.reject(message.entry, message.rid, message.slot, error)
 
     def _abort(self, message: AbortReq) -> None:
         req = self._live.get(message.rid)
         if req is not None:
             self._end_by_abort(req, message.cause, _DRAINED if message.cause == "drain" else "The request was aborted.")
+
+    def _note_step(self, work: Sequence[Work], seconds: float) -> None:
+        decode = prefill = guessed = 0
+        for req, start, end in work:
+            guessed += len(req.row.draft)
+            if req.is_prefilling:
+                prefill += end - start
+            else:
+                decode += end - start
+        self._pace.note_step(decode + prefill, seconds)
+        self._step_cost.note_step(decode + guessed, prefill, seconds)
 
     def _end_overdue(self) -> None:
         if not self._deadlines:
@@ -267,6 +300,9 @@ class Scheduler:
         ]
         for req in found:
             self._end_by_abort(req, message.cause, "The request was aborted.")
+        for entry in dict.fromkeys(req.entry for req in found):
+            slots = [req.slot for req in found if req.entry == entry]
+            self._to_entry(entry).send(AbortNotice(slots, message.cause))
         self._to_entry(message.entry).send(AbortOthersReply(message.id, [req.rid for req in found]))
 
     def _settle(self, item: Work, output: ForwardOutput, index: int, now: float) -> None:
@@ -285,6 +321,8 @@ class Scheduler:
             new_ids, is_last = output.token_ids[index], index in output.finished
             if new_ids or is_last:
                 self._take_tokens(req, new_ids, now, is_last=is_last)
+            if self._speculation.is_on:
+                self._speculation.give_back(req)
         except InvariantError:
             raise
         except Exception as fault:
@@ -302,6 +340,8 @@ class Scheduler:
         if verdict.num_kept < len(new_ids):
             new_ids = new_ids[: verdict.num_kept]
         req.token_ids += new_ids
+        if self._speculation.is_on:
+            req.num_computed += self._speculation.settle(req, new_ids)
         timing = req.timing
         timing.decoded = now
         if not timing.prefilled:
@@ -325,9 +365,11 @@ class Scheduler:
         del self._live[req.rid]
         self._deadlines.discard(req.rid)
         self._progress.discard(req.rid)
+        self._speculation.forget(req.rid)
         self._pace.note_end(req.num_output_tokens)
         # after a fault nobody knows what is in the pages
         self._placement.release(req, 0 if cause == "engine_error" else req.num_computed, cause)
+        self._families.leave(req)
         self._output.add(req, new_ids, held_back=held_back, finish=reason)
         req.account.settle(cause)
 
@@ -368,4 +410,6 @@ class Scheduler:
             ledger=asked.ledger,
             books=books,
             undelivered=self._output.num_undelivered,
+            draft_tokens=self._speculation.num_drafted,
+            accepted_draft_tokens=self._speculation.num_accepted,
         )

@@ -7,6 +7,7 @@ request can be thrown back to the queue and computed again.
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from millstream.errors import InvariantError
 from millstream.execution.interface import ForwardRow
@@ -14,6 +15,9 @@ from millstream.kv.pool import Lease
 from millstream.messages import TokenizedGenerateReqInput, TokenRow, Usage
 from millstream.observe.ledger import Account
 from millstream.scheduler.finish import EndRule
+
+if TYPE_CHECKING:
+    from millstream.scheduler.family import Family
 
 
 class Phase(Enum):
@@ -44,15 +48,21 @@ class Req:
         "connection",
         "end_rule",
         "entry",
+        "family",
         "final_row",
         "held_back",
         "is_prefilling",
+        "is_promoted",
         "lease",
         "max_new_tokens",
         "namespace",
         "num_computed",
+        "num_preempted",
         "num_prompt_tokens",
+        "num_verify_steps",
         "phase",
+        "priority",
+        "rank",
         "rid",
         "row",
         "sampling",
@@ -65,6 +75,10 @@ class Req:
         self.rid = message.rid
         self.account = account  # settled in FINISHED
         self.arrival = arrival  # orders the requests of one scheduler
+        self.priority = message.priority
+        self.is_promoted = False
+        self.rank = (1, -self.priority, arrival)  # the least goes first: in the queue, for pages and for the tokens of a step
+        self.num_preempted = 0
         self.slot = message.slot
         self.entry = message.entry
         self.call = message.call
@@ -72,13 +86,15 @@ class Req:
         self.num_prompt_tokens = len(message.input_ids)
         self.sampling = message.sampling
         self.max_new_tokens = message.max_new_tokens
-        self.namespace = message.cache_namespace
+        self.namespace: str | None = message.cache_namespace  # None: nothing is shared
+        self.family: Family | None = None  # the other choices of its call
         self.timing = message.timing
         self.end_rule = end_rule
         self.phase = Phase.WAITING
         self.held_back = 0  # characters, by its last row
         self.lease: Lease | None = None
         self.num_computed = 0
+        self.num_verify_steps = 0  # that brought tokens after the first one; counted where drafts are on
         self.is_prefilling = True  # positions before the last are still missing: a prompt, or all of it after a retraction
         self.cached_tokens: int | None = None  # prompt tokens not computed at the first admission; None before it
         self.connection: int | None = None  # to the detokenizer, that took its first row; 0: it was lost; None: no row yet
@@ -96,6 +112,11 @@ class Req:
         )
 
     @property
+    def num_forkable(self) -> int:
+        """Tokens that another choice of the same prompt may have computed for it: the last of all is always computed."""
+        return min(self.num_prompt_tokens, len(self.token_ids) - 1)
+
+    @property
     def num_output_tokens(self) -> int:
         """Tokens made so far."""
         return len(self.token_ids) - self.num_prompt_tokens
@@ -103,7 +124,13 @@ class Req:
     @property
     def usage(self) -> Usage:
         """The counts as of now."""
-        return Usage(self.num_prompt_tokens, len(self.token_ids) - self.num_prompt_tokens, self.cached_tokens or 0)
+        num_output_tokens = len(self.token_ids) - self.num_prompt_tokens
+        return Usage(self.num_prompt_tokens, num_output_tokens, self.cached_tokens or 0, self.num_verify_steps)
+
+    def promote(self) -> None:
+        """Rank above all priorities from now on. No queue may be sorted by the old rank."""
+        self.is_promoted = True
+        self.rank = (0, 0, self.arrival)
 
     def move(self, phase: Phase) -> None:
         """Go to `phase`: the only way there.

@@ -324,3 +324,39 @@ def test_steps_are_counted_by_the_tokens_they_brought() -> None:
     book = _book("inline", TOKENIZER, encode(scripted_text()))
     script: Script = book.script_for(encode(scripted(["a", "b"], "c")))
     assert [script.num_steps(position) for position in range(5)] == [0, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(None, id="built-in"),
+        pytest.param({"pieces": ["a", ["b", "c"], "d", "e"]}, id="ends"),
+        pytest.param({"pieces": ["a", "b"], "finish": "length"}, id="goes-on"),
+        pytest.param({"pieces": ["a", "b", "c", "d"], "fault": {"kind": "error", "after": 3}}, id="fault"),
+        pytest.param({"pieces": ["a", "<|im_end|>", "b", "<|im_end|>", "c"]}, id="stop-before-it-may"),
+    ],
+)
+@pytest.mark.parametrize("wrong_at", [0, 1, 2, 3, 99])
+def test_a_draft_brings_the_same_tokens_in_fewer_steps(script: dict[str, Any] | None, wrong_at: int) -> None:
+    def run(guess: bool, truth: list[int]) -> tuple[list[int], str | None, int]:
+        executor, _ = make(None if script is None else "inline")
+        row = make_row("hi" if script is None else scripted(**script), min_new_tokens=3, banned=(EOS,))
+        made: list[int] = []
+        for count in range(1, 9):
+            row.draft = truth[len(made) : len(made) + 4] if guess else []
+            if len(row.draft) > wrong_at:
+                row.draft[wrong_at] += 1  # type: ignore[index]
+            row.banned_token_ids = (EOS,) if len(made) < 3 else ()
+            output = executor.forward(ForwardBatch([row]))
+            made += output.token_ids[0]
+            row.token_ids.extend(output.token_ids[0])  # type: ignore[attr-defined]
+            if output.errors or output.finished:
+                return made, "error" if output.errors else "finished", count
+        return made, None, count
+
+    truth, end, _ = run(False, [])
+    made, guessed_end, count = run(True, truth)
+    assert made[: len(truth)] == truth
+    assert guessed_end == end or len(made) > len(truth)
+    if wrong_at == 99:
+        assert count < 8 or len(made) > len(truth)

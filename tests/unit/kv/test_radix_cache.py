@@ -102,3 +102,17 @@ def test_the_audit_finds_a_wrong_count() -> None:
     cache.evictable_pages = 0
     with pytest.raises(InvariantError):
         cache.audit()
+
+
+def test_the_oldest_leaf_goes_first_whatever_its_namespace_and_pins_hold_it() -> None:
+    cache = RadixCache(1)
+    for number, namespace in enumerate(("a", "b", "a", "c")):
+        cache.insert(namespace, [1, number], [10 * number, 10 * number + 1])  # the second of `a` shares its first page
+    held = cache.pin(cache.match("b", [1, 1], 2))
+    cache.unpin(cache.pin(cache.match("a", [1, 0], 2)))  # used now, though it came first
+    assert cache.evict(1) == [21]
+    assert sorted(cache.evict(2)) == [30, 31]
+    assert sorted(cache.evict(9)) == [0, 1]
+    cache.unpin(held)
+    assert sorted(cache.evict(9)) == [10, 11]
+    cache.audit()

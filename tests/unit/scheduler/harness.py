@@ -26,7 +26,9 @@ from millstream.messages import (
 )
 from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
+from millstream.scheduler.order import Order
 from millstream.scheduler.scheduler import Scheduler
+from millstream.scheduler.speculation import SpeculationOptions
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer
 from tests.support.rows import token_rows
 
@@ -39,9 +41,9 @@ def tokenizer() -> Tokenizer:
     return load_scripted_tokenizer()
 
 
-def next_token(token_ids: Sequence[int]) -> int:
-    """What the checking executor samples: any fixed function of the sequence; now and then EOS."""
-    state = len(token_ids) * 7919
+def next_token(token_ids: Sequence[int], seed: int = 1) -> int:
+    """What the checking executor samples: any fixed function of the sequence and the seed; now and then EOS."""
+    state = len(token_ids) * 7919 + (seed - 1) * 104_729
     for token_id in token_ids[-5:]:
         state = (state * 31 + token_id + 1) % 1_000_003
     return EOS if state % 29 == 0 else 300 + state % 900
@@ -51,6 +53,7 @@ class CheckingExecutor:
     """Samples `next_token`, `burst(position)` tokens a step, and simulates the KV cache.
 
     Each position stores a hash of the prefix that was computed there; every forward checks all positions it may rely on.
+    It goes on as long as it agrees with a row's draft.
     """
 
     def __init__(self, *, num_pages: int, page_size: int, burst: Callable[[int], int] = lambda position: 1) -> None:
@@ -65,13 +68,17 @@ class CheckingExecutor:
         self._kv: dict[tuple[int, int], int] = {}
         self.batches: list[list[tuple[str, int, int]]] = []
         self.banned: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+        self.num_copies = 0
         self.fail_with: Exception | None = None
         self.fail_rids: set[str] = set()
         self.nothing_for: set[str] = set()  # these rows have nothing yet
 
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
         """Check the KV that each row relies on, write its part, sample."""
-        self.batches.append([(row.rid, row.start, row.end) for row in batch.rows])
+        self.batches.append([(row.rid, row.start, row.reach) for row in batch.rows])
+        for row in batch.rows:
+            for source, target in row.copies:
+                self._copy(source, target)
         if self.fail_with is not None:
             error, self.fail_with = self.fail_with, None
             raise error
@@ -82,14 +89,20 @@ class CheckingExecutor:
     def close(self) -> None:
         """Nothing is held."""
 
+    def _copy(self, source: int, target: int) -> None:
+        self.num_copies += 1
+        for offset in range(self.capabilities.page_size):
+            self._kv[target, offset] = self._kv.get((source, offset), 0)
+
     def _row(self, row: ForwardRow) -> list[int]:
         size = self.capabilities.page_size
         assert 0 <= row.start < row.end <= len(row.token_ids) <= self.capabilities.context_length
-        assert len(row.pages) * size >= row.end
+        assert len(row.pages) * size >= row.reach
+        assert row.sample or not row.draft
         assert len(set(row.pages)) == len(row.pages)
         prefix = 0
-        for position in range(row.end):
-            prefix = hash((prefix, row.token_ids[position]))
+        for position, token_id in enumerate([*row.token_ids[: row.end], *row.draft]):
+            prefix = hash((prefix, token_id))
             place = (row.pages[position // size], position % size)
             if position >= row.start:
                 self._kv[place] = prefix
@@ -98,11 +111,14 @@ class CheckingExecutor:
             return []
         self.banned[row.rid].append(tuple(row.banned_token_ids))
         ids = list(row.token_ids)
-        for _ in range(self._burst(len(ids) - row.num_prompt_tokens)):
-            token_id = next_token(ids)
+        burst = self._burst(len(ids) - row.num_prompt_tokens)
+        while True:
+            token_id = next_token(ids, row.seed if row.sampling.temperature else 1)
             is_early = len(ids) - row.num_prompt_tokens < row.sampling.min_new_tokens
             ids.append(301 if is_early and token_id in row.banned_token_ids else token_id)
-        return ids[len(row.token_ids) :]
+            new = ids[len(row.token_ids) :]
+            if len(new) >= burst and (len(new) > len(row.draft) or new != row.draft[: len(new)]):
+                return new
 
 
 class PiecesExecutor:
@@ -166,15 +182,23 @@ class Desk:
     """One scheduler with everything around it."""
 
     def __init__(
-        self, executor: Executor, *, share_prefixes: bool = True, clock: Callable[[], float] | None = None, **limits: int
+        self,
+        executor: Executor,
+        *,
+        share_prefixes: bool = True,
+        order: Order | None = None,
+        clock: Callable[[], float] | None = None,
+        speculation: SpeculationOptions | None = None,
+        **limits: Any,
     ) -> None:
         capabilities = executor.capabilities
         self.executor = executor
         self.to_detokenizer = Outbox()
         self.to_entry = Outbox()
         self._num_submitted = 0
+        self._rids: dict[int, str] = {}  # by slot
         self.asked_entries: list[int] = []  # the workers that were sent something, one for each message in `to_entry`
-        self.pool = KVPool(num_pages=capabilities.num_pages, page_size=capabilities.page_size, share_prefixes=share_prefixes)
+        self.pool = KVPool(num_pages=capabilities.num_pages, page_size=capabilities.page_size)
         defaults = {
             "max_running_requests": 8,
             "max_queued_requests": 64,
@@ -187,10 +211,13 @@ class Desk:
             executor=executor,
             tokenizer=tokenizer(),
             pool=self.pool,
+            share_prefixes=share_prefixes,
+            order=order,
             eos_token_ids=frozenset({EOS}),
             limits=Limits(**(defaults | limits)),
             to_detokenizer=self.to_detokenizer,
             to_entry=self._to_worker,
+            speculation=speculation,
             ledger=Ledger("scheduler", strict=True),
             clock=clock or Clock(),
         )
@@ -210,15 +237,18 @@ class Desk:
         progress: bool = False,
         entry: int = 0,
         call: str = "",
+        seed: int = 1,
+        priority: int = 0,
         **sampling: Any,
     ) -> None:
         """Hand over one request."""
         self._num_submitted += 1
+        self._rids[self._num_submitted] = rid
         self.scheduler.handle(
             TokenizedGenerateReqInput(
                 rid=rid,
                 input_ids=list(input_ids),
-                sampling=SamplingParams(seed=1, **sampling),
+                sampling=SamplingParams(seed=seed, **sampling),
                 max_new_tokens=max_new,
                 cache_namespace=namespace,
                 deadline=deadline,
@@ -226,6 +256,7 @@ class Desk:
                 slot=self._num_submitted,
                 entry=entry,
                 call=call,
+                priority=priority,
                 timing=Timing(),
             )
         )
@@ -285,7 +316,8 @@ class Desk:
 
     def accepted(self) -> list[str]:
         """All rids that were admitted to the queue."""
-        return [rid for message in self.to_entry.sent if isinstance(message, AdmissionOutput) for rid in message.accepted]
+        verdicts = [message for message in self.to_entry.sent if isinstance(message, AdmissionOutput)]
+        return [self._rids[slot] for message in verdicts for slot in message.accepted]
 
     def rejected(self) -> list[Rejection]:
         """All refusals."""

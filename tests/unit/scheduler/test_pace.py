@@ -46,7 +46,7 @@ def test_prompts_and_answers_of_all_that_is_here_are_ahead() -> None:
     pace.note_step(10, 1.0)
     assert pace.retry_after_s(waiting, []) == 1
     pace.note_end(20)
-    waiting.append(req(100))
+    waiting.add(req(100))
     running = req(60)
     running.num_computed = 20
     assert pace.retry_after_s(waiting, [running]) == (100 + 20 + 20 + 40) / 10

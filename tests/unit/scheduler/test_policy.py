@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from millstream.errors import InvariantError
@@ -9,23 +11,25 @@ from millstream.kv.pool import Lease
 from millstream.kv.radix_cache import Match
 from millstream.messages import SamplingParams, Timing, TokenizedGenerateReqInput
 from millstream.observe.ledger import Ledger
+from millstream.scheduler.family import Family
 from millstream.scheduler.finish import EndRule
-from millstream.scheduler.policy import Budgets, StepPlan, plan
+from millstream.scheduler.policy import Budgets, Known, StepPlan, plan
 from millstream.scheduler.state import Phase, Req
 from tests.unit.scheduler.harness import tokenizer
 
 PAGE = 4
 SAMPLING = SamplingParams()
 LEDGER = Ledger("test")
+ARRIVALS = itertools.count()  # tests make their requests in order of arrival
 
 
-def waiting(rid: str, tokens: int | list[int], *, namespace: str = "") -> Req:
+def waiting(rid: str, tokens: int | list[int], *, namespace: str | None = "", family: Family | None = None) -> Req:
     input_ids = [ord(rid[0])] * tokens if isinstance(tokens, int) else tokens
-    message = TokenizedGenerateReqInput(
-        rid=rid, input_ids=input_ids, sampling=SAMPLING, max_new_tokens=9, cache_namespace=namespace, timing=Timing()
-    )
+    message = TokenizedGenerateReqInput(rid=rid, input_ids=input_ids, sampling=SAMPLING, max_new_tokens=9, timing=Timing())
     rule = EndRule(sampling=SAMPLING, max_new_tokens=9, eos_token_ids=frozenset(), tokenizer=tokenizer())
-    return Req(message, rule, LEDGER.open(rid))
+    req = Req(message, rule, LEDGER.open(rid), next(ARRIVALS))
+    req.namespace, req.family = namespace, family
+    return req
 
 
 def running(rid: str, tokens: int | list[int], computed: int, *, decoding: bool) -> Req:
@@ -49,14 +53,17 @@ def make_plan(
     pages: int = 100,
     known: int = 0,
     unpinned: int = 0,
-    share: bool = True,
+    beside: int = 1000,
 ) -> StepPlan:
     return plan(
         running=run,
         waiting=wait,
+        urgent=min(wait, key=lambda req: (-req.priority, req.arrival), default=None),
         sleeping=sleeping or [],
-        budgets=Budgets(step_tokens=tokens, running=slots, pages=pages, page_size=PAGE, share_prefixes=share),
-        match=lambda req: Match(None, list(range(known)), 0, unpinned),
+        budgets=Budgets(step_tokens=tokens, running=slots, pages=pages, page_size=PAGE),
+        find=lambda req: Known(Match(None, list(range(known)), 0, unpinned), known * PAGE),
+        prefill_beside=lambda decode_tokens: beside if decode_tokens else 1000,
+        num_freed=lambda reqs: sum(len(req.row.pages) for req in reqs),
     )
 
 
@@ -150,6 +157,13 @@ def test_bursts_that_fill_the_step_leave_one_token_for_prefill() -> None:
     assert work(step) == [("a", 6, 14), ("b", 0, 1)]
 
 
+def test_what_a_step_has_time_for_bounds_prompts_beside_decodes_and_nothing_else() -> None:
+    talks, long, next_one = running("a", 6, 5, decoding=True), running("b", 20, 0, decoding=False), waiting("c", 20)
+    assert work(make_plan([talks, long], [next_one], beside=24)) == [("a", 5, 6), ("b", 0, 20), ("c", 0, 4)]
+    assert work(make_plan([long], [next_one], beside=24)) == [("b", 0, 20), ("c", 0, 12)]
+    assert admitted(make_plan([talks, long], [next_one], beside=20)) == []
+
+
 @pytest.mark.parametrize(
     ("leader", "prompt", "namespace", "is_held"),
     [
@@ -179,7 +193,15 @@ def test_a_prefix_known_as_far_as_the_leader_goes_holds_nobody() -> None:
     assert admitted(step) == ["h"]
 
 
-@pytest.mark.parametrize(("share", "expected"), [(True, ["a"]), (False, ["a", "b"])])
-def test_equal_prompts_wait_for_each_other_only_where_prefixes_are_shared(share: bool, expected: list[str]) -> None:
+@pytest.mark.parametrize(("namespace", "expected"), [("", ["a"]), (None, ["a", "b"])])
+def test_equal_prompts_wait_for_each_other_only_where_prefixes_are_shared(namespace: str | None, expected: list[str]) -> None:
     prompt = [7] * 12
-    assert admitted(make_plan([], [waiting("a", list(prompt)), waiting("b", list(prompt))], share=share)) == expected
+    wait = [waiting(rid, list(prompt), namespace=namespace) for rid in "ab"]
+    assert admitted(make_plan([], wait)) == expected
+
+
+@pytest.mark.parametrize(("length", "expected"), [(1, ["a", "b", "z"]), (2, ["a"]), (9, ["a"])])
+def test_the_choices_of_a_prompt_wait_for_the_first_of_them_however_short_it_is(length: int, expected: list[str]) -> None:
+    family = Family([7] * length, "")
+    wait = [waiting(rid, [7] * length, family=family) for rid in "ab"]
+    assert admitted(make_plan([], [*wait, waiting("z", 2)])) == expected

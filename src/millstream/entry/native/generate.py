@@ -20,6 +20,7 @@ from millstream.entry.native.protocol import (
     NativeSampling,
 )
 from millstream.entry.openai.call import resolve_rid
+from millstream.entry.priority import check_priority
 from millstream.entry.release import release_after
 from millstream.entry.sampling import cache_namespace
 from millstream.entry.service import Service
@@ -42,6 +43,7 @@ async def generate(exchange: Exchange, service: Service) -> None:
 
 async def _run(exchange: Exchange, service: Service, request: GenerateRequest, received: float) -> None:
     manager = service.manager
+    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
     obj = _to_request(request, received, service.clock())
     obj.deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
     origin = Origin(
@@ -84,6 +86,7 @@ def _to_request(request: GenerateRequest, received: float, adapted: float) -> Ge
         input_ids=request.input_ids,
         sampling=sampling.to_sampling(max_new_tokens=sampling.max_new_tokens, min_new_tokens=sampling.min_new_tokens),
         cache_namespace=cache_namespace(request.cache_salt, request.extra_key),
+        priority=request.priority,
         progress=request.stream and request.include_progress,
         timing=Timing(received=received, adapted=adapted),
     )
@@ -150,6 +153,8 @@ def _meta_info(generation: Generation, finish: FinishReason | None, now: float) 
         "completion_tokens": state.usage.completion_tokens,
         "cached_tokens": state.usage.cached_tokens,
     }
+    if state.usage.verify_steps:
+        meta["spec_verify_ct"] = state.usage.verify_steps
     if finish is not None:
         meta["e2e_latency"] = now - state.obj.timing.received
     return meta

@@ -22,6 +22,7 @@ class GenerateRequest(Struct, kw_only=True):
     include_progress: bool = False  # of a stream
     rid: str | None = None
     timeout: float | None = None  # seconds
+    priority: int = 0  # the higher goes first
     cache_salt: str = ""
     extra_key: str = ""
 
@@ -89,7 +90,6 @@ GENERATE = FieldRules(
         "session_id": Refused("sessions are not supported by this server"),
         "session_params": Refused("sessions are not supported by this server", ({},)),
         "custom_logit_processor": Refused("code from requests is never run", ("",)),
-        "priority": Refused("requests are served in the order they come", (0,)),
         "bootstrap_host": Refused(_INTERNAL),
         "bootstrap_port": Refused(_INTERNAL),
         "bootstrap_room": Refused(_INTERNAL),

@@ -73,6 +73,7 @@ def make_requests(
             add_special_tokens=add_special_tokens,
             sampling=fields.to_sampling(max_new_tokens=limit, min_new_tokens=fields.min_tokens, choice=choice),
             cache_namespace=namespace,
+            priority=fields.priority,
             deadline=deadline,
             progress=progress and number == choice == 0,  # the others are beside it
             timing=Timing(received=received, adapted=adapted),

@@ -13,6 +13,7 @@ from millstream.entry.openai.call import check_choices, make_requests, resolve_r
 from millstream.entry.openai.chunks import CHAT_SHAPE
 from millstream.entry.openai.messages import check_messages, item_count, text_size
 from millstream.entry.openai.protocol import CHAT, ChatCompletionRequest
+from millstream.entry.priority import check_priority
 from millstream.entry.service import Service
 from millstream.entry.tokenize import ITEM_CHARS
 from millstream.errors import RequestError
@@ -29,6 +30,7 @@ async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequ
     service.check_ready()
     model = service.resolve_model(request.model)
     check_choices(request.n, prompts=1, places=service.places)
+    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
     rid = resolve_rid(request.rid)
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
     rendering = render(

@@ -11,6 +11,7 @@ from millstream.entry.openai.answer import Call, answer
 from millstream.entry.openai.call import check_choices, make_requests, resolve_rid
 from millstream.entry.openai.chunks import COMPLETION_SHAPE
 from millstream.entry.openai.protocol import COMPLETIONS, CompletionRequest
+from millstream.entry.priority import check_priority
 from millstream.entry.service import Service
 from millstream.errors import RequestError
 
@@ -33,6 +34,7 @@ async def _run(exchange: Exchange, service: Service, request: CompletionRequest,
     if request.best_of is not None and request.best_of != request.n:
         raise RequestError(f"best_of is {request.best_of}; it must equal n, {request.n}.", param="best_of")
     prompts, several = parse_prompts(request.prompt)
+    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
     rid = resolve_rid(request.rid)
     call = Call(
         rid=rid,

@@ -35,6 +35,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     extra_key: str = ""
     rid: str | None = None
     timeout: float | None = None  # seconds
+    priority: int = 0  # the higher goes first
     return_token_ids: bool = False
 
 
@@ -108,7 +109,6 @@ _REFUSED = {
     "lora_path": Refused(_NO_LORA, ("",)),
     "session_id": Refused(_NO_SESSIONS),
     "session_params": Refused(_NO_SESSIONS, ({},)),
-    "priority": Refused("requests are served in the order they come", (0,)),
     "reasoning_effort": Refused("the model has no reasoning modes", ("none",)),
     "verbosity": Refused("the model has no verbosity modes", ("medium",)),
     "separate_reasoning": Refused("reasoning is not taken apart by this server", (False,)),

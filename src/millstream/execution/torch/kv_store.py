@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from millstream.checkpoint.config import ModelConfig
-
-DEFAULT_CONTEXTS = 8
-MAX_DEFAULT_BYTES = 2 << 30
-MEMORY_SHARE = 4  # the default pool takes a quarter of memory at most
 
 
 class KVStore:
@@ -40,6 +35,12 @@ class KVStore:
         stored = self.layers[layer]
         return stored.index_select(0, pages.flatten()).view(len(pages), -1, *stored.shape[2:])
 
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy whole pages, (from, to), in all layers. No page is both."""
+        sources, targets = torch.tensor(pairs, device=self.layers[0].device).unbind(1)
+        for layer in self.layers:
+            layer.index_copy_(0, targets, layer.index_select(0, sources))
+
     def heal(self, pages: list[int]) -> None:
         """Make the pages finite again, after a row that made NaN or infinity: whoever gets them next must not meet it."""
         index = torch.tensor(pages, device=self.layers[0].device)
@@ -53,18 +54,3 @@ def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> 
         flat: Tensor = torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype)
         return flat.view(shape)
     return torch.zeros(shape, device=device, dtype=dtype)
-
-
-def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Return the KV bytes a token takes in all layers."""
-    return config.num_layers * 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
-
-
-def default_total_tokens(config: ModelConfig, context_length: int, device: torch.device, dtype: torch.dtype) -> int:
-    """Return the tokens of the default pool: 8 contexts, within a quarter of the device's memory and 2 GiB."""
-    if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
-    else:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    budget = min(MAX_DEFAULT_BYTES, memory // MEMORY_SHARE)
-    return min(DEFAULT_CONTEXTS * context_length, budget // bytes_per_token(config, dtype))

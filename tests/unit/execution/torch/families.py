@@ -38,19 +38,31 @@ GEMMA_ROPES = {
 }
 GEMMA_LAYERS = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
 
-FAMILIES: dict[str, transformers.PreTrainedConfig] = {
-    "llama-tied": transformers.LlamaConfig(**SIZES, tie_word_embeddings=True),
-    "llama-untied-llama3-rope": transformers.LlamaConfig(**SIZES, tie_word_embeddings=False, rope_parameters=LLAMA3),
-    "llama-biases-linear-rope": transformers.LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True, rope_parameters=LINEAR),
-    "llama-yarn-rope": transformers.LlamaConfig(**SIZES, rope_parameters=YARN),
-    "qwen2": transformers.Qwen2Config(**SIZES),
-    "qwen2-sliding": transformers.Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=9, max_window_layers=2),
-    "qwen3": transformers.Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True),
-    "mistral": transformers.MistralConfig(**SIZES, sliding_window=13),
-    "gemma3": transformers.Gemma3TextConfig(
-        **SIZES, head_dim=16, sliding_window=11, query_pre_attn_scalar=24, layer_types=GEMMA_LAYERS, rope_parameters=GEMMA_ROPES
-    ),
-}
+
+def families(sizes: dict[str, int]) -> dict[str, transformers.PreTrainedConfig]:
+    """A config of each supported family, with these sizes."""
+    return {
+        "llama-tied": transformers.LlamaConfig(**sizes, tie_word_embeddings=True),
+        "llama-untied-llama3-rope": transformers.LlamaConfig(**sizes, tie_word_embeddings=False, rope_parameters=LLAMA3),
+        "llama-biases-linear-rope": transformers.LlamaConfig(
+            **sizes, attention_bias=True, mlp_bias=True, rope_parameters=LINEAR
+        ),
+        "llama-yarn-rope": transformers.LlamaConfig(**sizes, rope_parameters=YARN),
+        "qwen2": transformers.Qwen2Config(**sizes),
+        "qwen2-sliding": transformers.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=9, max_window_layers=2),
+        "qwen3": transformers.Qwen3Config(**{"head_dim": 16, **sizes}, tie_word_embeddings=True),
+        "mistral": transformers.MistralConfig(**sizes, sliding_window=13),
+        "gemma3": transformers.Gemma3TextConfig(
+            **{"head_dim": 16, **sizes},
+            sliding_window=11,
+            query_pre_attn_scalar=24,
+            layer_types=GEMMA_LAYERS,
+            rope_parameters=GEMMA_ROPES,
+        ),
+    }
+
+
+FAMILIES = families(SIZES)
 
 # as GGUF can say it: every sixth layer sees everything, and the scale follows the head size
 GGUF_FAMILIES = {
@@ -69,8 +81,14 @@ GGUF_FAMILIES = {
 
 def make_model(family: str, folder: Path, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
     """Make the model, save it into `folder` as `dtype`, and return it in float32."""
+    return model_of((FAMILIES | GGUF_FAMILIES)[family], folder, dtype)
+
+
+def model_of(
+    config: transformers.PreTrainedConfig, folder: Path, dtype: torch.dtype = torch.float32, *, std: float = 0.2
+) -> transformers.PreTrainedModel:
+    """Make a model with this config, save it into `folder` as `dtype`, and return it in float32."""
     torch.manual_seed(7)
-    config = (FAMILIES | GGUF_FAMILIES)[family]
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
@@ -78,7 +96,7 @@ def make_model(family: str, folder: Path, dtype: torch.dtype = torch.float32) ->
             if "norm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
             else:
-                parameter.normal_(std=0.2)
+                parameter.normal_(std=std)
         for parameter in model.parameters():  # not `model.to`: that would round the rotary frequencies as well
             parameter.data = parameter.to(dtype)
     model.save_pretrained(folder)

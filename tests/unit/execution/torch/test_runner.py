@@ -14,12 +14,13 @@ from millstream.checkpoint.weights import load_model_config
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import ForwardBatch
+from millstream.execution.machine import pool_pages
 from millstream.execution.registry import load_executor
-from millstream.execution.torch.kv_store import default_total_tokens
 from millstream.execution.torch.runner import TorchExecutor
 from millstream.messages.sampling import SamplingParams
 from tests.unit.execution.torch.families import make_model
 from tests.unit.execution.torch.steps import greedy, load, row
+from tests.unit.scheduler.harness import Desk
 
 POISON = 5  # the id whose embedding is infinite
 
@@ -74,6 +75,41 @@ def test_a_seeded_row_draws_the_same_alone_and_in_a_batch(executor: TorchExecuto
     assert executor.forward(ForwardBatch(rows)).token_ids[1] == alone[0]
 
 
+def test_a_fork_s_pages_are_copied_before_anything_is_computed(executor: TorchExecutor) -> None:
+    ids = list(range(10, 21))  # two pages of four and three tokens
+    expected = greedy(executor, ids, [0, 1, 2], 2)
+    executor.forward(ForwardBatch([row(ids, [3, 4, 5])]))
+    first = row([*ids, 99], [3, 4, 5], 11, num_prompt_tokens=11)  # it writes into the page that the fork copies
+    fork = row(ids, [3, 4, 6], 10)
+    fork.copies = ((5, 6),)
+    output = executor.forward(ForwardBatch([first, fork]))
+    assert output.token_ids[1] == expected[:1]
+    ids += expected[:1]
+    assert executor.forward(ForwardBatch([row(ids, [3, 4, 6], 11, num_prompt_tokens=11)])).token_ids[0] == expected[1:]
+
+
+def test_choices_of_one_call_say_what_requests_of_their_own_would(folder: Path) -> None:
+    prompt = list(range(10, 33))
+    said: dict[str, list[list[int]]] = {}
+    for how in ("alone", "forked", "forked without a prefix cache"):
+        at = Desk(
+            load(resolve_model(str(folder)), page_size=4, max_total_tokens=256),
+            share_prefixes=how == "forked",
+            chunked_prefill_size=16,
+        )
+        for choice in range(6):
+            at.submit(
+                f"c-{choice}", prompt, max_new=9, call="" if how == "alone" else "c", seed=choice, ignore_eos=True,
+                temperature=1.5 * (choice % 2),
+            )  # fmt: skip
+            if how == "alone":
+                at.run()
+        at.run()
+        said[how] = [at.tokens(f"c-{choice}") for choice in range(6)]
+        assert how == "alone" or [at.rows(f"c-{choice}")[-1].usage.cached_tokens for choice in range(6)] == [0] + [22] * 5
+    assert said["forked"] == said["forked without a prefix cache"] == said["alone"]
+
+
 def test_a_row_that_makes_infinities_fails_alone_and_leaves_its_pages_usable(executor: TorchExecutor) -> None:
     ids = list(range(10, 22))
     expected = greedy(executor, ids, [0, 1, 2, 3], 4)
@@ -124,8 +160,10 @@ def test_the_default_pool_holds_eight_contexts_where_memory_allows(folder: Path)
 
 def test_the_default_pool_stays_within_2_gib() -> None:
     config = load_model_config(resolve_model("embedded"))
-    tokens = default_total_tokens(config, 10**6, torch.device("cpu"), torch.float32)
-    assert tokens * 30 * 2 * 3 * 64 * 4 <= 2 << 30
+    bytes_per_token = config.num_layers * 2 * config.num_kv_heads * config.head_dim * 4
+    options = ServerConfig(page_size=16)
+    pages = pool_pages(options, context_length=10**6, bytes_per_token=bytes_per_token, memory=1 << 40)
+    assert (2 << 30) - 16 * bytes_per_token <= pages * 16 * bytes_per_token <= 2 << 30
 
 
 @pytest.mark.parametrize(

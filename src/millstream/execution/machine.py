@@ -1,0 +1,57 @@
+"""What this machine has, and how large a KV pool is where nobody says. Called by executors when they load a model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from millstream.checkpoint.config import ModelConfig
+from millstream.config import ServerConfig
+from millstream.errors import StartupError
+
+DEFAULT_CONTEXTS = 8
+MAX_DEFAULT_BYTES = 2 << 30
+MEMORY_SHARE = 4  # the default pool takes a quarter of memory at most
+
+
+def context_limit(config: ServerConfig, model: ModelConfig) -> int:
+    """Return the tokens a request may have: the model's limit, or the smaller one that was asked for.
+
+    Raises:
+        StartupError: more was asked for than the model takes.
+    """
+    wanted = config.context_length or model.context_length
+    if wanted > model.context_length:
+        raise StartupError(
+            f"context_length is {wanted}; this model takes at most {model.context_length} tokens.",
+            hint="leave --context-length out",
+        )
+    return wanted
+
+
+def pool_pages(config: ServerConfig, *, context_length: int, bytes_per_token: int, memory: int) -> int:
+    """Return the pages of the pool: what was asked for, or 8 contexts within a quarter of `memory` (bytes) and 2 GiB.
+
+    Raises:
+        StartupError: it would be none.
+    """
+    budget = min(MAX_DEFAULT_BYTES, memory // MEMORY_SHARE)
+    total_tokens = config.max_total_tokens or min(DEFAULT_CONTEXTS * context_length, budget // bytes_per_token)
+    if total_tokens < config.page_size:
+        raise StartupError(f"max_total_tokens is {total_tokens}, less than one page of {config.page_size} tokens.")
+    return total_tokens // config.page_size
+
+
+def machine_memory() -> int:
+    """Return the bytes of memory this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def num_cores() -> int:
+    """Return the cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def has_gpu() -> bool:
+    """Whether an NVIDIA driver is there. Asks the file system: to ask torch would take seconds and 200 MB."""
+    return Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidiactl").exists()

@@ -1,0 +1,29 @@
+"""find_native: the extension module, or why it cannot be used. The only place that imports it."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+_NOT_BUILT = "it was not built when Millstream was installed (that takes a C++20 compiler, on x86-64)"
+_NO_INSTRUCTIONS = "this CPU has neither AVX2 nor AVX-512 VNNI"
+
+
+def find_native() -> ModuleType | str:
+    """Return the extension module `_native`, or a clause that says why it is of no use here."""
+    try:
+        import millstream.execution.native._native as _native
+    except ImportError as error:
+        return _NOT_BUILT if error.name is None or error.name.endswith("_native") else str(error)
+    return _native if _native.instruction_set() is not None else _NO_INSTRUCTIONS
+
+
+def native_module() -> ModuleType:
+    """Return the extension module where `find_native` has found it.
+
+    Raises:
+        ImportError: it cannot be used.
+    """
+    found = find_native()
+    if isinstance(found, str):
+        raise ImportError(f"the native executor cannot run: {found}")
+    return found

@@ -1,0 +1,62 @@
+"""StepSampler: draws from the logits of a step where the kernels left them. The same draws as `execution.sampling` makes.
+
+Greedy rows were decided as the step ended; rows that sample are drawn all at once on the model's threads. What only few
+requests ask for, penalties, bias and bans, is done in numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from millstream.execution.interface import ForwardRow
+from millstream.execution.sampling import ALL_BANNED, NOT_FINITE, adjusted, is_adjusted, output_index
+from millstream.messages.sampling import GREEDY_BELOW
+
+SEED_MASK = (1 << 64) - 1
+
+
+class StepSampler:
+    """A `Draw` for one step of `model`."""
+
+    def __init__(self, model: Any, vocab_size: int) -> None:
+        self._model = model
+        self._vocab_size = vocab_size
+        self._best: list[tuple[int, bool]] = model.best()
+
+    def __call__(
+        self, places: Sequence[int], rows: Sequence[ForwardRow], made: Sequence[Sequence[int]]
+    ) -> tuple[list[int], dict[int, str]]:
+        """Draw the next token of each row from the logits at its place. Changes those where a row has penalties or bias."""
+        token_ids: list[int] = []
+        errors: dict[int, str] = {}
+        drawing: list[int] = []
+        for index, (place, row) in enumerate(zip(places, rows, strict=True)):
+            token_id, is_finite = self._best[place]
+            if not is_finite:
+                errors[index] = NOT_FINITE
+            elif is_adjusted(row) and (token_id := self._adjust(place, row, made[index])) < 0:
+                errors[index] = ALL_BANNED
+            elif row.sampling.temperature >= GREEDY_BELOW and row.sampling.top_k != 1:
+                drawing.append(index)
+            token_ids.append(0 if index in errors else token_id)
+        if drawing:
+            drawn = self._model.draw([_draw(places[index], rows[index], made[index]) for index in drawing])
+            for index, token_id in zip(drawing, drawn, strict=True):
+                token_ids[index] = token_id
+        return token_ids, errors
+
+    def _adjust(self, place: int, row: ForwardRow, made: Sequence[int]) -> int:
+        """Apply penalties, bias and bans; return the best token then, or -1 where every one is banned."""
+        logits = self._model.logits()[place, : self._vocab_size]
+        logits[:] = adjusted(logits, row, made)
+        best = int(logits.argmax())
+        return -1 if logits[best] == -np.inf else best
+
+
+def _draw(place: int, row: ForwardRow, made: Sequence[int]) -> tuple[int, float, int, float, float, int, int]:
+    params = row.sampling
+    seed = row.seed & SEED_MASK  # as the hash takes it
+    return place, params.temperature, max(params.top_k, 0), params.top_p, params.min_p, seed, output_index(row, made)
