@@ -85,10 +85,12 @@ def main() -> None:
         "--ours", action="append", default=[], metavar="NAME=OPTIONS", help="an executor with options of logits.py"
     )
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND")
+    parser.add_argument("--texts", nargs="*", help="only these, by name")
     parser.add_argument("--out", type=Path, default=Path("accuracy.json"))
     options = parser.parse_args()
     tokenizer = load_tokenizer(resolve_model(options.model))
-    texts = [tokenizer.encode(path.read_text(), add_special_tokens=False) for path in sorted(TEXTS.glob("*.txt"))]
+    paths = [path for path in sorted(TEXTS.glob("*.txt")) if not options.texts or path.stem in options.texts]
+    texts = [tokenizer.encode(path.read_text(), add_special_tokens=False) for path in paths]
     ours = [*LOGITS, "--model", options.model]
     contestants = {name: [*ours, "--executor", name] for name in options.executors}
     contestants |= {name: [*ours, *shlex.split(rest)] for name, _, rest in (each.partition("=") for each in options.ours)}

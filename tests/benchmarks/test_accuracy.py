@@ -33,9 +33,10 @@ def test_divergence_is_that_from_the_reference() -> None:
 @pytest.mark.long
 def test_float32_in_chunks_agrees_with_float32(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.accuracy", "--executors", "--ours", "chunks=--executor torch --chunk 64"]
+    command += ["--texts", "explain"]
     ended = subprocess.run([*command, "--out", str(tmp_path / "a.json")], cwd=ROOT, capture_output=True, text=True, timeout=115)
     assert ended.returncode == 0, ended.stderr
     result = json.loads((tmp_path / "a.json").read_text())["results"]["chunks"]
-    assert result["positions"] >= 2000
+    assert result["positions"] > 500
     assert result["argmax_agreement"] > 0.999
     assert result["kl_mean"] < 1e-6
