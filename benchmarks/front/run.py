@@ -1,7 +1,7 @@
 """What the front path costs: entry, scheduler and detokenizer over the scripted executor, paced, under 1 to 1,024 streams.
 
-    python benchmarks/front/run.py
-    python benchmarks/front/run.py --streams 64 256 --peer sglang=http://127.0.0.1:31000,4711
+    python -m benchmarks.front.run
+    python -m benchmarks.front.run --streams 64 256 --peer sglang=http://127.0.0.1:31000,4711
 
 Starts a server for each scenario and runs `benchmarks/load.py` against it. Prints a line a run: inter-token latency, time to
 the first token, the CPU time that each process used for a token, and the floor: what the bare `send` of an event costs just
@@ -20,16 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from floor import send_floor_us
+from benchmarks.front.floor import send_floor_us
+from benchmarks.server import millstream
 
 LOAD = Path(__file__).parent.parent / "load.py"
-READY = "Millstream is ready: "
 
 
 @dataclass(frozen=True)
@@ -56,28 +55,18 @@ SCENARIOS = (
 )
 
 
-@contextmanager
-def our_server(scenario: Scenario, directory: Path) -> Iterator[tuple[str, int]]:
+def our_server(scenario: Scenario, directory: Path) -> AbstractContextManager[tuple[str, int]]:
     """URL and process id of a scripted server for `scenario`."""
-    command = [sys.executable, "-m", "millstream", "serve", "--executor", "scripted", "--port", "0", "--log-level", "warning"]
-    command += ["--scripted-step-ms", str(scenario.step_ms), "--max-running-requests", str(scenario.streams + 8)]
-    command += ["--max-queued-requests", "4096", "--chunked-prefill-size", "8192"]
+    options = ["--executor", "scripted", "--log-level", "warning"]
+    options += ["--scripted-step-ms", str(scenario.step_ms), "--max-running-requests", str(scenario.streams + 8)]
+    options += ["--max-queued-requests", "4096", "--chunked-prefill-size", "8192"]
     if scenario.tokens_per_step > 1:
         script = directory / "script.json"
         steps = scenario.tokens // scenario.tokens_per_step
         piece = {"ids": list(range(40, 40 + scenario.tokens_per_step))}
         script.write_text(json.dumps({"rules": [{"pieces": [piece] * steps, "finish": "length"}]}))
-        command += ["--script", str(script)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            line = next((line for line in process.stdout if line.startswith(READY)), None)
-            if line is None:
-                raise SystemExit("the server did not start")
-            yield line.removeprefix(READY).strip(), process.pid
-        finally:
-            process.terminate()
-            process.stdout.read()  # so that its last words do not block it
+        options += ["--script", str(script)]
+    return millstream(options)
 
 
 def load(url: str, pid: int, clients: int, tokens: int, model: str) -> dict[str, Any]:

@@ -14,54 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
+from parts import PAGE_SIZE, TOKENIZER, VOCAB_SIZE, SimulatedExecutor, Wire, request
 
-from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput
 from millstream.kv.pool import KVPool
-from millstream.messages import SamplingParams, Timing, TokenizedGenerateReqInput
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.order import Order, SchedulePolicy
 from millstream.scheduler.scheduler import Scheduler
-from millstream.text.tokenizer import load_scripted_tokenizer
 
-PAGE_SIZE = 16
 CONTEXT = 128  # tokens of a prompt
 STEPS = 200  # of a round
 ROUNDS = 9
-TOKENIZER = load_scripted_tokenizer()
-
-
-class NullExecutor:
-    """Says one token for each row that asks."""
-
-    capabilities = Capabilities(
-        vocab_size=1536, context_length=1 << 20, num_pages=1 << 16, page_size=PAGE_SIZE, eos_token_ids=frozenset()
-    )
-
-    def forward(self, batch: ForwardBatch) -> ForwardOutput:
-        """Answer at once."""
-        return ForwardOutput([[300] if row.sample else [] for row in batch.rows])
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class Wire:
-    """Encodes what it is given, as a channel does, and drops it."""
-
-    connection, receiver_pid = 1, 1
-
-    def __init__(self) -> None:
-        self._encoder = msgspec.msgpack.Encoder()
-
-    def send(self, message: Any) -> int:
-        """Encode."""
-        self._encoder.encode(message)
-        return self.connection
-
-    def connect(self) -> int:
-        """There is one."""
-        return self.connection
 
 
 @dataclass(frozen=True)
@@ -94,10 +56,9 @@ class Bench:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        executor = NullExecutor()
         pages = case.running * (CONTEXT + (ROUNDS + 2) * STEPS) // PAGE_SIZE + 2 * case.running + 64
         self.scheduler = Scheduler(
-            executor=executor,
+            executor=SimulatedExecutor(pages),
             tokenizer=TOKENIZER,
             pool=KVPool(num_pages=pages, page_size=PAGE_SIZE),
             eos_token_ids=frozenset(),
@@ -107,7 +68,7 @@ class Bench:
                 max_queued_tokens=1 << 40,
                 chunked_prefill_size=4096,
                 context_length=pages * PAGE_SIZE,
-                vocab_size=1536,
+                vocab_size=VOCAB_SIZE,
                 target_itl_s=10.0,
             ),
             order=Order(case.policy),
@@ -129,15 +90,12 @@ class Bench:
         """Hand over a request of its own prompt, or the next choice of the one call."""
         prompt = [300 + (0 if self.case.choices > 1 else number)] * length
         self.scheduler.handle(
-            TokenizedGenerateReqInput(
-                rid=f"r{number}",
-                input_ids=prompt,
-                sampling=SamplingParams(seed=number),
-                max_new_tokens=self.scheduler._limits.context_length - length,
+            request(
+                number,
+                prompt,
+                max_new=self.scheduler._limits.context_length - length,
                 call="call" if self.case.choices > 1 else "",
-                slot=number,
                 priority=priority if self.case.priorities == 1 else priority - number % self.case.priorities,
-                timing=Timing(),
             )
         )
 

@@ -1,7 +1,7 @@
 """Two hundred clients that read, leave, stall, abort and send garbage; afterwards the server must be as it was before.
 
-    python benchmarks/soak/run.py                       # ten minutes on a scripted server
-    python benchmarks/soak/run.py --seconds 60 --model  # a minute on the embedded model
+    python -m benchmarks.soak.run                       # ten minutes on a scripted server
+    python -m benchmarks.soak.run --seconds 60 --model  # a minute on the embedded model
 
 It starts a server of its own. Before the load and after it, with nothing to do, it compares: requests known to any process, KV
 pages, what the ledger holds, file descriptors and memory of each process. Exit status 1 where something is left, or was wrong.
@@ -15,20 +15,19 @@ import json
 import os
 import random
 import resource
-import subprocess
 import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from clients import CLIENTS, Place, Wrong
+from benchmarks.server import millstream
+from benchmarks.soak.clients import CLIENTS, Place, Wrong
 
-READY = "Millstream is ready: "
 REST_TIMEOUT_S = 60.0
 CLIENT_TIMEOUT_S = 60.0  # a client that has not ended by then has found a server that hangs
 SAMPLE_S = 5.0
@@ -36,22 +35,10 @@ SAMPLE_S = 5.0
 LIMITS = ("--write-timeout-s", "2", "--read-timeout-s", "2", "--max-unsent-bytes", "65536", "--max-queued-requests", "64")
 
 
-@contextmanager
-def server(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
+def server(options: argparse.Namespace) -> AbstractContextManager[tuple[str, int]]:
     """URL of a server, and the process id of its supervisor."""
-    command = [sys.executable, "-m", "millstream", "serve", "--port", "0", "--log-level", "error", *LIMITS]
-    if not options.model:
-        command += ["--executor", "scripted", "--scripted-step-ms", "2"]
-    with subprocess.Popen([*command, *options.server_options], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            line = next((line for line in process.stdout if line.startswith(READY)), None)
-            if line is None:
-                raise SystemExit("the server did not start")
-            yield line.removeprefix(READY).strip(), process.pid
-        finally:
-            process.terminate()
-            process.stdout.read()  # so that its last words do not block it
+    scripted = () if options.model else ("--executor", "scripted", "--scripted-step-ms", "2")
+    return millstream(["--log-level", "error", *LIMITS, *scripted, *options.server_options])
 
 
 def get(url: str) -> dict[str, Any]:
@@ -80,8 +67,11 @@ def usage(pid: int) -> dict[str, dict[str, int]]:
     }
 
 
-def at_rest(url: str, pid: int) -> dict[str, Any]:
-    """Wait until nothing is held, and say what the server is like; after a while, say it all the same."""
+def at_rest(url: str, pid: int, files: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Wait until nothing is held and no process has more than `files` open, and say what the server is like.
+
+    After a while, say it all the same. Connections of clients that have just left are still being closed.
+    """
     deadline = time.monotonic() + REST_TIMEOUT_S
     while True:
         info, ledger = get(f"{url}/server_info"), get(f"{url}/debug/ledger")
@@ -90,6 +80,9 @@ def at_rest(url: str, pid: int) -> dict[str, Any]:
             and not ledger["held"]
             and info["pages_free"] == info["pages_total"]
         )
+        used = usage(pid)
+        if files is not None:
+            is_at_rest = is_at_rest and all(each["files"] <= files.get(name, 0) for name, each in used.items())
         if is_at_rest or time.monotonic() >= deadline:
             break
         time.sleep(0.2)
@@ -98,7 +91,7 @@ def at_rest(url: str, pid: int) -> dict[str, Any]:
         **{name: info[name] for name in facts},
         "held": ledger["held"],
         "ledger_mismatches": ledger["mismatches"],
-        "processes": usage(pid),
+        "processes": used,
     }
 
 
@@ -196,7 +189,7 @@ def main() -> int:
         asyncio.run(soak(url, pid, options, options.warm_up_s, []))
         before = at_rest(url, pid)
         load = asyncio.run(soak(url, pid, options, options.seconds, samples))
-        after = at_rest(url, pid)
+        after = at_rest(url, pid, {name: each["files"] for name, each in before["processes"].items()})
     found = faults(before, after, load, options.max_growth_mib)
     report = {
         "seconds": options.seconds,

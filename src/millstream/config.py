@@ -56,7 +56,11 @@ class ServerConfig:
     context_length: int | None = None
     """Tokens a request may have, prompt and output together. Default: the model's own limit."""
     max_total_tokens: int | None = None
-    """Tokens the KV pool holds. Default: 8 contexts, within a quarter of the memory and 2 GiB."""
+    """Tokens the KV pool holds. Default: 8 contexts, within a quarter of the memory and 2 GiB; on a GPU what
+    `mem_fraction_static` leaves."""
+    mem_fraction_static: float | None = None
+    """Share of a GPU's memory for weights and KV pool together; the rest is left to activations. Default: 0.85. Without effect
+    on a CPU, and where `max_total_tokens` is given."""
     page_size: int = 16
     """Tokens in a KV page; a multiple of 16 for the native executor."""
     kv_cache_dtype: Literal["auto", "fp16", "fp32", "int8"] = "auto"
@@ -179,6 +183,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("threads", 0, 1024),
     ("context_length", 2, 1 << 30),
     ("max_total_tokens", 2, 1 << 40),
+    ("mem_fraction_static", 0.01, 1.0),
     ("page_size", 1, 1024),
     ("max_running_requests", 1, 65536),
     ("max_queued_requests", 0, 1 << 20),

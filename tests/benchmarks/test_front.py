@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-RUN = Path(__file__).parent.parent.parent / "benchmarks" / "front" / "run.py"
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_the_front_benchmark_measures_every_process(tmp_path: Path) -> None:
     out = tmp_path / "front.json"
-    command = [sys.executable, str(RUN), "--streams", "1", "--tokens", "20", "--out", str(out)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    command = [sys.executable, "-m", "benchmarks.front.run", "--streams", "1", "--tokens", "20", "--out", str(out)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120, cwd=ROOT)
     (run,) = json.loads(out.read_text())["runs"]
     assert {"millstream::entry-0", "millstream::scheduler", "millstream::detokenizer"} < set(run["cpu_us_per_token"])
     assert run["requests"] == 1

@@ -16,3 +16,12 @@ def test_the_scheduler_benchmark_prints_a_line_for_each_case() -> None:
     total, plan, settle, send = map(float, line.rsplit(maxsplit=4)[1:])
     assert total > 0
     assert abs(total - plan - settle - send) < 1
+
+
+def test_the_scenarios_say_that_the_bound_and_the_turns_of_the_oldest_do_what_they_are_for() -> None:
+    command = [sys.executable, str(RUN.with_name("scenarios.py")), "long", "starvation"]
+    lines = subprocess.run(command, check=True, capture_output=True, timeout=120, text=True).stdout.splitlines()
+    itl_p99 = [float(line.split("/")[1].split()[0]) for line in lines[1:4]]
+    assert itl_p99[0] > 0.1 >= itl_p99[1] > 0.05 >= itl_p99[2]
+    waits = [float(line[46:57]) for line in lines[5:8]]
+    assert waits[0] > 2 * waits[1] > 4 * waits[2]

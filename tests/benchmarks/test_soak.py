@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-RUN = Path(__file__).parent.parent.parent / "benchmarks" / "soak" / "run.py"
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.long
@@ -17,7 +17,11 @@ RUN = Path(__file__).parent.parent.parent / "benchmarks" / "soak" / "run.py"
 def test_after_a_minute_of_clients_of_every_kind_the_server_is_as_before(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
     ended = subprocess.run(
-        [sys.executable, str(RUN), "--seconds", "60", "--out", str(out)], capture_output=True, text=True, timeout=280
+        [sys.executable, "-m", "benchmarks.soak.run", "--seconds", "60", "--out", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=ROOT,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     report = json.loads(out.read_text())

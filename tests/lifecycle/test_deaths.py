@@ -119,7 +119,10 @@ def test_a_process_that_dies_too_often_ends_the_server_and_every_request(tmp_pat
         stream.wait(lambda s: s.num_content > 0)
         os.kill(pid, signal.SIGKILL)
         assert stream.wait_end() == "error"
+        assert stream.error is not None
+        assert (stream.error["type"], stream.error["code"]) == ("service_unavailable_error", "engine_error")
         assert server.wait() == 1
+        assert " cause=engine_error " in server.log()
         assert f"the {victim} process ended (killed by SIGKILL); it was restarted 1 times" in server.log()
 
 

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from tests.lifecycle.test_abort import ENDLESS
-from tests.support.chat import script
-from tests.support.server import Server
+from tests.lifecycle.test_slow_reader import BODIES, open_stream, read_text
+from tests.support.chat import ask, script
+from tests.support.server import Server, ledger
 
 CHAT = "/v1/chat/completions"
 
@@ -63,3 +64,21 @@ def test_a_second_signal_ends_it_at_once() -> None:
             list(lines)
         assert server.wait() == 0
         assert "Traceback" not in server.log()
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_client_that_has_not_read_all_of_its_answer_is_waited_for(path: str) -> None:
+    with Server("--executor", "scripted", "--max-unsent-bytes", str(1 << 30)) as server:
+        url = server.wait_ready()
+        whole = ask(url, BODIES[CHAT]).content
+        with open_stream(url, path) as sleeper:
+            while "stream" not in (held := ledger(url)["totals"]) or "state" in held:  # until it has begun and ended
+                pass
+            assert held["reader"] == 1
+            assert held["stream"] > 1 << 16  # bytes of an answer that is complete and not taken
+            server.process.send_signal(signal.SIGTERM)
+            while httpx.get(f"{url}/ready", timeout=30).status_code == 200:
+                pass
+            assert read_text(sleeper, path) == whole
+        assert server.wait() == 0
+        assert "cause=drain" not in server.log()

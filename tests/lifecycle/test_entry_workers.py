@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from millstream.ipc.address import entry_number
 from tests.support.faults import DEADLINE_S, NUM_STREAMS, alive, assert_at_rest, body, expected, pids_of, running, wait_gone
-from tests.support.server import Server, server_info
+from tests.support.server import Server, assert_ledger_comes_to_rest, ledger, server_info
 from tests.support.streams import Stream
 
 WORKERS = ("--entry-workers", "3")
@@ -28,11 +33,12 @@ def info_of_each(url: str) -> dict[int, dict[str, Any]]:
     return seen
 
 
-def live_by_worker(url: str) -> dict[int, int]:
-    return {number: info["live_requests_by_process"]["entry"] for number, info in info_of_each(url).items()}
+def live_by_worker(url: str) -> dict[Any, int]:
+    workers = server_info(url)["entry_workers"]
+    return {entry_number(name): worker["live_requests"] for name, worker in workers.items()}
 
 
-def spread_streams(url: str, max_tokens: int) -> tuple[list[Stream], dict[int, int]]:
+def spread_streams(url: str, max_tokens: int) -> tuple[list[Stream], dict[Any, int]]:
     """Open streams until there are many of them and two workers have some; returns them, and how many each worker has."""
     streams: list[Stream] = []
     for _ in range(10):
@@ -76,6 +82,20 @@ def test_the_port_answers_though_its_only_worker_was_killed(tmp_path: Path) -> N
         assert set(pids_of(url)) == {"entry-1", "scheduler", "detokenizer"}
 
 
+def test_workers_that_died_leave_no_open_files_in_the_other_processes(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, url):
+        before = {}
+        for number in range(4):
+            assert Stream(url, body(20)).wait_end() == "done"
+            pids = pids_of(url)
+            entry = pids.pop(f"entry-{number}")
+            files = {name: len(os.listdir(f"/proc/{pid}/fd")) for name, pid in pids.items()}
+            before = before or files
+            assert files == before
+            os.kill(entry, signal.SIGKILL)
+        assert_at_rest(url)
+
+
 def test_any_worker_aborts_the_requests_of_all(tmp_path: Path) -> None:
     with running(tmp_path, *WORKERS) as (_, url):
         streams, live = spread_streams(url, 100_000)
@@ -92,6 +112,41 @@ def test_any_worker_aborts_the_requests_of_all(tmp_path: Path) -> None:
         assert len(response.json()["aborted"]) == sum(live.values())
         assert {stream.wait_end() for stream in streams} == {"error"}
         assert_at_rest(url)
+
+
+def test_every_worker_tells_of_the_whole_server(tmp_path: Path) -> None:
+    with running(tmp_path, *WORKERS) as (_, url):
+        streams, live = spread_streams(url, 100_000)
+        for info in info_of_each(url).values():
+            assert info["live_requests_by_process"]["entry"] == len(streams) == info["running"] + info["waiting"]
+            assert {entry_number(name): worker["live_requests"] for name, worker in info["entry_workers"].items()} == live
+        states = Counter(each["process"] for each in ledger(url)["held"] if each["kind"] == "state")
+        assert states == {f"entry-{number}": count for number, count in live.items() if count}
+        doctor = subprocess.run(
+            [sys.executable, "-m", "millstream", "doctor", "--url", url], capture_output=True, text=True, check=False
+        )
+        assert doctor.returncode == 0, doctor.stdout  # what the engine holds for others' requests is not held for nobody
+        for stream in streams:
+            stream.leave()
+        assert_at_rest(url)
+        assert_ledger_comes_to_rest(url)
+
+
+def test_a_worker_that_stands_still_is_shown_as_such_by_the_others(tmp_path: Path) -> None:
+    with running(tmp_path, "--entry-workers", "2", "--wedge-timeout-s", "600") as (_, url):
+        address = httpx.URL(url)
+        pids = pids_of(url)
+        os.kill(pids["entry-0"], signal.SIGSTOP)
+        try:
+            while True:  # a connection to the one that is stopped gets no answer
+                with contextlib.suppress(httpx.ReadTimeout):
+                    info = httpx.get(address.join("/server_info"), timeout=3).json()
+                    break
+            assert info["entry_workers"]["entry-0"] is None
+            assert info["entry_workers"]["entry-1"]["live_requests"] == 0
+        finally:
+            os.kill(pids["entry-0"], signal.SIGCONT)
+        assert_ledger_comes_to_rest(url)
 
 
 def test_a_rid_is_one_request_among_all_workers(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_running_stream_holds_something_in_every_process_and_nothing_when_its_
         lines = response.iter_lines()
         while "word" not in next(lines):
             pass
-        expected = {("entry", kind) for kind in ("state", "generation", "reader", "stream")}
+        expected = {("entry-0", kind) for kind in ("state", "generation", "reader", "stream")}
         expected |= {("scheduler", "running"), ("scheduler", "pages"), ("detokenizer", "decode_status")}
         assert expected <= held_by(url, "long")
         assert held_by(url, "lon") == set()

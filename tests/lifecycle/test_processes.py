@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -128,3 +130,56 @@ def test_without_restarts_the_death_of_a_process_ends_open_requests_with_an_erro
         assert server.wait() == 1
         assert f"the {victim} process ended (killed by SIGKILL)" in server.log()
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_is_told_to_stop_while_it_loads_stops_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    with Server(directory=tmp_path) as server:  # the real model: loading takes a moment
+        deadline = time.monotonic() + 60
+        while not any(tmp_path.glob("*/*.sock")):  # until a child is at work
+            assert time.monotonic() < deadline
+        assert server.stop(number) == 0, server.log()
+        assert "Traceback" not in server.log()
+        assert "ready" not in server.output
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_listens_on_the_network_but_the_http_port(tmp_path: Path) -> None:
+    with Server(*SCRIPTED, directory=tmp_path) as server:
+        url = server.wait_ready()
+        sockets = {
+            os.readlink(descriptor)
+            for pid in (server.process.pid, *pids_of(url).values())
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir()
+            if descriptor.is_symlink()
+        }
+        listening = set()
+        for table in ("tcp", "tcp6", "udp", "udp6"):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if f"socket:[{fields[9]}]" in sockets and (fields[3] == "0A" or table.startswith("udp")):  # 0A: LISTEN
+                    listening.add((table, int(fields[1].rpartition(":")[2], 16)))
+        assert listening == {("tcp", httpx.URL(url).port)}
+        assert server.stop() == 0
+
+
+EMBEDDING = """
+import subprocess, sys
+from millstream.config import ServerConfig
+from millstream.launch.supervisor import Supervisor
+own = subprocess.Popen(["sleep", "600"])
+config = ServerConfig(executor="scripted", served_model_name=("m",), port=0)
+Supervisor(config, lambda url, engine: print(url, flush=True)).run()
+print("alive" if own.poll() is None else "dead", flush=True)
+own.kill()
+"""
+
+
+def test_a_program_that_holds_a_server_keeps_its_own_children() -> None:
+    with subprocess.Popen([sys.executable, "-c", EMBEDDING], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        url = program.stdout.readline().strip()
+        pids = pids_of(url)
+        program.terminate()
+        assert program.stdout.read() == "alive\n"
+    assert not any(map(alive, pids.values()))

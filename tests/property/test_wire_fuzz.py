@@ -49,7 +49,7 @@ MESSAGES: list[Any] = [
     TOKEN_ROWS,
     STATS,
     BatchStrOutput([TextRow(rid="a", slot=3, text="é😀", token_ids=[1, 70000], usage=USAGE, finish=Stop("END"), digest=5)]),
-    AdmissionOutput(accepted=["a"], rejected=[Rejection("b", "full", 429, "overloaded_error", retry_after_s=1)]),
+    AdmissionOutput(accepted=[3], rejected=[Rejection("b", 4, "full", 429, "overloaded_error", retry_after_s=1)]),
     ProgressOutput([Progress("a", place=3)]),
     Ready(process="scheduler", engine=ENGINE),
     ChildError(process="entry", message="no port"),

@@ -106,12 +106,16 @@ class FakeEngine:
             self._arrived.clear()
             await self._arrived.wait()
 
+    def slot(self, rid: str) -> int:
+        """Of the last request of that rid."""
+        return next((sent.slot for sent in reversed(self.requests) if sent.rid == rid), NO_SLOT)
+
     def accept(self, *rids: str) -> None:
-        self.handle(AdmissionOutput(accepted=list(rids)))
+        self.handle(AdmissionOutput(accepted=[self.slot(rid) for rid in rids]))
 
     def reject(self, rid: str, **facts: Any) -> None:
         facts = {"message": "The queue is full.", "status": 429, "type": "overloaded_error", "retry_after_s": 1} | facts
-        self.handle(AdmissionOutput(rejected=[Rejection(rid=rid, **facts)]))
+        self.handle(AdmissionOutput(rejected=[Rejection(rid=rid, slot=self.slot(rid), **facts)]))
 
     def row(self, rid: str, text: str, *, finish: FinishReason | None = None, ids: list[int] | None = None) -> None:
         ids = [40 + self._made.get(rid, 0)] if ids is None else ids
@@ -151,10 +155,11 @@ class Entry:
         context_length: int = CONTEXT_LENGTH,
         max_running_requests: int = 8,
         tokenizer: Any = TOKENIZER,
+        number: int = 0,
     ) -> None:
         self.engine = FakeEngine()
         config = dataclasses.replace(config or ServerConfig(), strict_ledger=True)
-        self.service = Service(config=config, to_scheduler=self.engine)
+        self.service = Service(config=config, to_scheduler=self.engine, entry=number)
         self.app = App(self.service)
         if ready:
             template = ChatTemplate(str(TOKENIZER.chat_template), TOKENIZER.special_tokens)

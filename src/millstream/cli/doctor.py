@@ -123,7 +123,7 @@ def _orphans(found: dict[str, Any]) -> list[dict[str, Any]]:
     if found["left_out"]:
         return []
     live = {each["rid"] for each in found["held"] if each["kind"] == "state"}
-    return [each for each in found["held"] if each["process"] != "entry" and each["rid"] not in live]
+    return [each for each in found["held"] if not each["process"].startswith("entry") and each["rid"] not in live]
 
 
 def _options(config: ServerConfig) -> str:

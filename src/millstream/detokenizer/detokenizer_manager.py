@@ -91,7 +91,8 @@ class DetokenizerManager:
             self._close(status, "engine_error")
 
     def _entry(self, number: int) -> EntryRows:
-        if number not in self._entries:
+        if number not in self._entries:  # who comes may have taken the place of one that died, and nobody tells us of that
+            self._entries = {each: entry for each, entry in self._entries.items() if not entry.is_idle}
             self._entries[number] = EntryRows(self._to_entry(number))
         return self._entries[number]
 
@@ -116,7 +117,7 @@ class DetokenizerManager:
         except Exception as error:
             log.exception("no decoder could be made for %s", options.rid)
             return _undecodable(error)
-        self._statuses[status.rid] = status.entry.by_slot[status.slot] = status
+        self._keep(status)
         return None
 
     def _new_status(self, options: DecodeOptions) -> DecodeStatus:
@@ -136,6 +137,9 @@ class DetokenizerManager:
             account=account,
             entry=self._entry(options.entry),
         )
+
+    def _keep(self, status: DecodeStatus) -> None:
+        self._statuses[status.rid] = status.entry.by_slot[status.slot] = status
 
     def _close(self, status: DecodeStatus, cause: EndCause) -> None:
         del self._statuses[status.rid], status.entry.by_slot[status.slot]
@@ -195,7 +199,7 @@ class DetokenizerManager:
             return
         made = self._decode(status, request.row)
         if made.finish is None:
-            self._statuses[status.rid] = status.entry.by_slot[status.slot] = status
+            self._keep(status)
         else:
             status.settle(end_cause(made.finish))
         made.text = made.text[request.num_chars :]

@@ -21,6 +21,11 @@ class EntryRows:
     columns: list[TextColumns] = field(default_factory=list)
     by_slot: dict[int, DecodeStatus] = field(default_factory=dict)  # the states of its live requests
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no request and nothing to be sent."""
+        return not (self.by_slot or self.rows or self.columns)
+
     def send(self) -> None:
         """Send all rows so far, if there are any."""
         if self.rows or self.columns:

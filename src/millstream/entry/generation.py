@@ -6,7 +6,7 @@ Made by the TokenizerManager, consumed by exactly one coroutine of an adapter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -109,8 +109,10 @@ class Generation:
             if state.failure is not None:
                 raise RequestFailed(state.failure)
 
-    async def receive(self) -> list[tuple[int, TextRow]]:
-        """Wait for rows, then take all there are: (index of the request, row). Empty after `ring` without rows.
+    async def receive(self) -> Iterator[tuple[int, TextRow]]:
+        """Wait for rows, then give all there are: (index of the request, row). None after `ring` without rows.
+
+        Each is taken when it is given, so that what was handed on by then can be told. Take all of them without waiting.
 
         A row may end its request with `Abort`; what that means to the client is the adapter's to say.
 
@@ -119,7 +121,7 @@ class Generation:
         """
         await self.wait()
         self.unread_bytes = 0
-        return [(index, row) for index, state in enumerate(self.states) if (row := state.take()) is not None]
+        return ((index, row) for index, state in enumerate(self.states) if (row := state.take()) is not None)
 
     def stamp_written(self, now: float, *, last: bool = False) -> None:
         """Note that a part of a stream was handed to the connection at `now`; `last`: that the answer is complete."""

@@ -17,7 +17,7 @@ import uvloop
 
 from millstream.checkpoint.locate import configured_source
 from millstream.config import ChildConfig, ServerConfig
-from millstream.entry.failure import failure_of_cause
+from millstream.entry.failure import failure_of_cause, failure_of_death
 from millstream.entry.http.app import App
 from millstream.entry.http.server import EntryServer, raise_descriptor_limit
 from millstream.entry.service import LoadedText, Service
@@ -25,8 +25,9 @@ from millstream.errors import StartupError
 from millstream.ipc.address import socket_address
 from millstream.ipc.channel import PullChannel, PushChannel, SenderGone
 from millstream.ipc.control import ControlLink, PeerGone
+from millstream.ipc.entries import EntryChannels
 from millstream.ipc.pulse import BEAT_S, Pulse
-from millstream.messages import Ready, ServerState, Shutdown, ToEntry
+from millstream.messages import Ready, ServerState, Shutdown, ToEntry, WorkerReq
 from millstream.text.chat_template import ChatTemplate
 from millstream.text.tokenizer import load_configured_tokenizer
 
@@ -79,9 +80,11 @@ class _Process:
         self._pulse = Pulse(control)
         self._inbox = PullChannel(socket_address(config.socket_dir, config.name), ToEntry)
         self._to_scheduler = PushChannel(socket_address(config.socket_dir, "scheduler"), config.name)
+        self._to_workers = EntryChannels(config.socket_dir, config.name)
         self._service = Service(
             config=config.server,
             to_scheduler=self._to_scheduler,
+            to_workers=self._to_workers,
             entry=config.entry,
             has_started=config.is_successor,
             read_all=self._inbox.deliver_all,
@@ -122,6 +125,7 @@ class _Process:
             loop.remove_reader(self._control.fileno())
             self._inbox.close()
             self._to_scheduler.close()
+            self._to_workers.close()
             if self._service.started is not None:
                 self._service.started.close()
 
@@ -154,6 +158,9 @@ class _Process:
         if manager is None:
             log.error("a message came before the manager was made: %s", type(message).__name__)
             return
+        if isinstance(message, WorkerReq):
+            asyncio.get_running_loop().call_soon(self._service.answer_worker, message)  # not while we read: it reads, too
+            return
         try:
             manager.handle(message)
         except Exception:
@@ -165,10 +172,15 @@ class _Process:
         manager = self._service.started
         if manager is None:
             return
+        if shutdown.has_failed:
+            log.error("the server cannot go on; ending %d requests", manager.live_requests)
+            manager.fail_all(failure_of_death("The server has failed and stops."))
+            await manager.registry.wait_idle(ABORT_GRACE_S)
+            return
         if manager.live_requests:
             log.info("draining %d requests for up to %g s", manager.live_requests, shutdown.drain_s)
-        if not await manager.wait_idle(shutdown.drain_s):
+        if not await manager.registry.wait_idle(shutdown.drain_s):
             log.warning("aborting %d requests that did not end in time", len(manager.abort_all("drain")))
-            if not await manager.wait_idle(ABORT_GRACE_S):
+            if not await manager.registry.wait_idle(ABORT_GRACE_S):
                 log.warning("ending %d requests that the engine did not end", manager.live_requests)
                 manager.fail_all(failure_of_cause("drain"))

@@ -1,4 +1,4 @@
-"""Questions: what one entry worker asks of all processes, and the answers. Owned by the TokenizerManager.
+"""Questions: what one entry worker asks of the other processes, and the answers. Owned by the TokenizerManager.
 
 An answer finds its question by a number. Questions go the way of requests, so an answer counts all that was sent before.
 """
@@ -7,14 +7,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from millstream.entry.failure import Failure
 from millstream.errors import EngineDeadError
 from millstream.ipc.channel import Sender
-from millstream.messages import AbortOthersReply, AbortOthersReq, LedgerQuery, StatsReply, StatsReq
+from millstream.messages import (
+    AbortOthersReply,
+    AbortOthersReq,
+    LedgerQuery,
+    StatsReply,
+    StatsReq,
+    WorkerReply,
+    WorkerReport,
+    WorkerReq,
+)
 
 ANSWER_TIMEOUT_S = 5.0
+WORKER_TIMEOUT_S = 2.0
 
 
 class Questions:
@@ -32,7 +43,8 @@ class Questions:
         Raises:
             EngineDeadError: no answer within `timeout_s` seconds, or one of them is gone.
         """
-        reply: StatsReply = await self._ask(lambda number: StatsReq(id=number, ledger=ledger, entry=self._entry), timeout_s)
+        ask = partial(StatsReq, ledger=ledger, entry=self._entry)
+        reply: StatsReply = await self._ask(self._to_scheduler, ask, timeout_s)
         return reply
 
     async def abort_others(self, rids: Sequence[str] = (), prefix: str | None = None) -> list[str]:
@@ -42,12 +54,20 @@ class Questions:
         Raises:
             EngineDeadError: the scheduler does not answer.
         """
-        reply: AbortOthersReply = await self._ask(
-            lambda number: AbortOthersReq(id=number, entry=self._entry, rids=list(rids), prefix=prefix), ANSWER_TIMEOUT_S
-        )
+        ask = partial(AbortOthersReq, entry=self._entry, rids=list(rids), prefix=prefix)
+        reply: AbortOthersReply = await self._ask(self._to_scheduler, ask, ANSWER_TIMEOUT_S)
         return reply.rids
 
-    def answer(self, message: StatsReply | AbortOthersReply) -> None:
+    async def worker(self, to_worker: Sender, ledger: LedgerQuery | None = None) -> WorkerReport:
+        """Ask another entry worker how it is.
+
+        Raises:
+            EngineDeadError: it does not answer.
+        """
+        reply: WorkerReply = await self._ask(to_worker, partial(WorkerReq, entry=self._entry, ledger=ledger), WORKER_TIMEOUT_S)
+        return reply.report
+
+    def answer(self, message: StatsReply | AbortOthersReply | WorkerReply) -> None:
         """Take an answer. One that nobody waits for any more is dropped."""
         future = self._waiting.pop(message.id, None)
         if future is not None and not future.done():
@@ -59,14 +79,15 @@ class Questions:
             if not future.done():
                 future.set_exception(EngineDeadError(failure.message, code=failure.code))
 
-    async def _ask(self, question: Callable[[int], Any], timeout_s: float) -> Any:
+    async def _ask(self, to: Sender, question: Callable[[int], Any], timeout_s: float) -> Any:
         """Send what `question` makes of a number, and wait for the message that bears the number."""
         self._num_asked += 1
         number = self._num_asked
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
-        self._to_scheduler.send(question(number))
         try:
+            if to.send(question(number)) == 0:
+                raise EngineDeadError("Nobody is there to answer.")
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:

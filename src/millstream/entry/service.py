@@ -13,9 +13,10 @@ from millstream.config import ServerConfig
 from millstream.entry.failure import failure_of_death
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.errors import EngineDeadError, ModelNotFound, RequestError
-from millstream.ipc.address import entry_name
+from millstream.ipc.address import entry_name, entry_number
 from millstream.ipc.channel import Sender
-from millstream.messages import EngineInfo, ProcessState, ServerState
+from millstream.ipc.entries import EntryChannels
+from millstream.messages import EngineInfo, ProcessState, ServerState, WorkerReply, WorkerReq
 from millstream.observe.ledger import Ledger
 from millstream.text.chat_template import ChatTemplate
 from millstream.text.tokenizer import Tokenizer
@@ -40,6 +41,7 @@ class Service:
         to_scheduler: Sender,
         entry: int = 0,
         has_started: bool = False,
+        to_workers: EntryChannels | None = None,
         read_all: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -51,6 +53,7 @@ class Service:
         self.draining = False
         self._has_started = has_started  # the server could take requests once
         self._to_scheduler = to_scheduler
+        self._to_workers = to_workers  # None: there are no others
         self._read_all = read_all
         self._engine: EngineInfo | None = None
         self._detokenizer_pid: int | None = None  # of the one that makes the text now
@@ -67,6 +70,9 @@ class Service:
 
         `read_all` is called before a new detokenizer is made use of: all that the old one sent must have been handled.
         """
+        for name in self.processes.keys() - state.processes.keys():
+            if self._to_workers is not None and (number := entry_number(name)) is not None:
+                self._to_workers.forget(number)
         self.processes = state.processes
         self._engine = self._engine or state.engine
         self._make_manager()
@@ -100,9 +106,26 @@ class Service:
                 entry=self.entry,
                 max_live=self.config.live_limit,
                 max_unsent_bytes=self.config.max_unsent_bytes,
-                ledger=Ledger("entry", strict=self.config.strict_ledger),
+                ledger=Ledger(entry_name(self.entry), strict=self.config.strict_ledger),
                 clock=self.clock,
             )
+
+    @property
+    def other_workers(self) -> list[int]:
+        """The numbers of the entry workers beside this one that can answer."""
+        numbers = [(entry_number(name), process.state) for name, process in self.processes.items()]
+        return [number for number, phase in numbers if number not in (None, self.entry) and phase in ("READY", "DRAINING")]
+
+    def to_worker(self, number: int) -> Sender:
+        """The way to another entry worker."""
+        assert self._to_workers is not None  # where there are others, the process has said how to reach them
+        return self._to_workers(number)
+
+    def answer_worker(self, message: WorkerReq) -> None:
+        """Tell another worker how this one is, once all that was sent to this one is read."""
+        self._read_all()
+        if self._manager is not None:
+            self.to_worker(message.entry).send(WorkerReply(message.id, self._manager.report(message.ledger)))
 
     @property
     def started(self) -> TokenizerManager | None:

@@ -47,7 +47,6 @@ class ReqState:
         "account",
         "failure",
         "finish",
-        "has_verdict",
         "index",
         "input_ids",
         "mismatched",
@@ -67,7 +66,6 @@ class ReqState:
         self.phase = Phase.CREATED
         self.abort_sent = False  # at most one AbortReq, in any phase after dispatch
         self.accepted = False  # by the scheduler's verdict, or by a row: those come by another way and may be faster
-        self.has_verdict = False
         self.released = False  # nobody waits for rows any more
         self.input_ids: list[int] = obj.input_ids or []
         self.num_tokens = 0  # made so far, as far as their rows have come
@@ -125,6 +123,11 @@ class ReqState:
         if end is None:
             raise InvariantError(f"request `{self.rid}` has not ended")
         return end_cause(end)
+
+    @property
+    def num_handed_on(self) -> int:
+        """Tokens that the consumer has, or is given just now."""
+        return self.num_tokens if self._row is None else self.num_tokens - len(self._row.token_ids)
 
     @property
     def usage(self) -> Usage | None:

@@ -118,12 +118,14 @@ class PromptEncoder:
         """Refuse a text that is clearly beyond the context, at a cost that does not grow with it.
 
         Ids of slices are counted and thrown away. A cut changes the count by a few ids and there are few cuts, so twice the
-        context is far on the safe side; what may fit is encoded as a whole, and only that counts.
+        context is far on the safe side; what may fit is encoded as a whole, and only that counts. Vocabularies without bytes
+        may have a single id for a word of any length, and parts of it may have many: there, words are counted.
         """
         count = 0
+        has_bytes = self._tokenizer.has_byte_table
         for part in slices(text):
             _check_wanted(gone)
-            count += len(self._tokenizer.encode(part, add_special_tokens=False))
+            count += len(self._tokenizer.encode(part, add_special_tokens=False) if has_bytes else part.split())
             if count > 2 * self._context_length:
                 raise ContextLengthExceeded(
                     f"This model's maximum context length is {self._context_length} tokens; the prompt has more than {count}.",

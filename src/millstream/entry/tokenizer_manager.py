@@ -1,4 +1,4 @@
-"""TokenizerManager: entry-side request coordinator, owner of rid -> ReqState.
+"""TokenizerManager: entry-side request coordinator: the way in, the rows, and through its `Registry` and `Endings` the way out.
 
 Adapters call `generate_request`, consume the `Generation` it returns, and always `release` it. The process feeds `handle`
 with what the scheduler and the detokenizer send. Everything runs on one event loop; it knows no HTTP and no protocol.
@@ -6,33 +6,32 @@ with what the scheduler and the detokenizer send. Everything runs on one event l
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from millstream.config import ServerConfig
 from millstream.entry.deadline import before
-from millstream.entry.ending import describe_end
-from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error, failure_of_rejection
+from millstream.entry.due_ends import END_GRACE_S
+from millstream.entry.endings import Endings, end_for
+from millstream.entry.failure import Failure, RequestFailed, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.pauses import Pauses
 from millstream.entry.questions import Questions
+from millstream.entry.registry import Live, Registry
 from millstream.entry.state import Phase, ReqState
 from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize, is_quick
-from millstream.entry.verdicts import OverdueVerdicts
-from millstream.errors import DuplicateRid, MillstreamError, OverloadError
 from millstream.ipc.channel import Sender
 from millstream.messages import (
-    AbortReq,
+    AbortNotice,
+    AbortOthersReply,
     AdmissionOutput,
     BatchStrOutput,
-    Delivered,
     EngineInfo,
     GenerateReqInput,
     LedgerQuery,
@@ -43,11 +42,11 @@ from millstream.messages import (
     TextRow,
     ToEntry,
     TokenizedGenerateReqInput,
+    WorkerReply,
+    WorkerReport,
 )
-from millstream.messages.columns import SLOTS
 from millstream.messages.finish import AbortCause
 from millstream.observe.ledger import Ledger
-from millstream.observe.log import log_request_end
 from millstream.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -68,30 +67,29 @@ class TokenizerManager:
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
+        end_grace_s: float = END_GRACE_S,
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
         self.ledger = ledger or Ledger("entry")
         self.prompts = PromptEncoder(tokenizer, engine.context_length, self.ledger)
         self.retry_after_s = 1  # what somebody refused now is told; the scheduler knows
-        self.questions = Questions(to_scheduler=to_scheduler, entry=entry)
         self.late_rows_dropped = 0
-        self.stream_mismatches = 0  # requests whose text was not what their ids say; anything but 0 is a bug
-        self._max_live = max_live
+        self.registry = Registry(ledger=self.ledger, max_live=max_live, retry_after_s=lambda: self.retry_after_s)
+        self.endings = Endings(registry=self.registry, to_scheduler=to_scheduler, entry=entry, clock=clock, grace_s=end_grace_s)
+        self.questions = Questions(to_scheduler=to_scheduler, entry=entry)
         self._to_scheduler = to_scheduler
         self._pauses = Pauses(to_scheduler=to_scheduler, max_unsent_bytes=max_unsent_bytes)
         self._entry = entry  # the number of this worker
         self._clock = clock
         self._new_seed = new_seed
-        self._owners: dict[str, tuple[ReqState, Generation]] = {}
-        self._by_slot: dict[int, tuple[ReqState, Generation]] = {}  # the same
-        self._num_requests = 0
-        self._num_readers = 0  # calls whose answer is not complete, whether or not their requests have ended
-        self._generations: dict[str, Generation] = {}  # by the call's own rid, which may have none of its own
-        self._overdue = OverdueVerdicts(self.ledger)
-        self._idle = asyncio.Event()  # set whenever the last request has ended and its answer is complete
-        self.ledger.watch("state", lambda: len(self._owners))
-        self.ledger.watch("generation", lambda: len(self._generations))
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            BatchStrOutput: self._take_texts,
+            AdmissionOutput: self._take_verdicts,
+            AbortNotice: self._take_notice,
+            ProgressOutput: self._take_progress,
+            **dict.fromkeys((StatsReply, AbortOthersReply, WorkerReply), self.questions.answer),
+        }
 
     async def generate_request(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:
         """Register, tokenise, check and dispatch all requests of one call, and wait until every one is admitted.
@@ -104,17 +102,20 @@ class TokenizerManager:
             OverloadError: too many are live.
             RequestFailed: the scheduler refused one, or the call was ended meanwhile.
         """
-        generation = self._register(rid, requests, origin)
+        for request in requests:
+            request.sampling.verify(self.engine.vocab_size)
+        generation = self.registry.register(rid, requests, origin)
         try:
             first = generation.states[0].obj
             ready = await before(first.deadline, first.timing.received, self._clock, self._tokenize(generation))
             for state, tokenized in zip(generation.states, ready, strict=True):
                 self._to_scheduler.send(tokenized)
                 state.move(Phase.DISPATCHED)  # after the send: it says that the scheduler may hold something
+                self.endings.expect_deadline(state)
             while not all(state.accepted for state in generation.states):
                 await generation.wait()
         except BaseException as error:
-            self.release(generation, *_end_for(error))
+            self.release(generation, *end_for(error))
             raise
         generation.ring()  # rows may have come with the verdicts
         return generation
@@ -126,38 +127,23 @@ class TokenizerManager:
         """
         cause = generation.cut_off or cause
         if not generation.released:
-            generation.released = True
-            self._num_readers -= 1
-            self._note_idle()
-            generation.account.release("reader", "done" if generation.finished else cause)
-            if generation.finished:
-                generation.account.settle("done")
+            self.registry.reader_left(generation, "done" if generation.finished else cause)
         for state in generation.states:
             already, state.released = state.released, True
             state.drop_rows()
-            if state.phase is Phase.FINISHED:
-                if not already:
-                    self._log_end(state, generation)
-            else:
-                self._abort(state, generation, cause, failure)
+            self.endings.due.forget(state.slot)
+            if state.phase is not Phase.FINISHED:
+                self.endings.abort(state, generation, cause, failure)
+            elif not already:
+                self.endings.settle(state, generation)
 
     def abort(self, rid: str, cause: AbortCause = "aborted") -> list[str]:
         """Abort the request or the whole call with exactly this rid; returns the rids that were live."""
-        generation = self._generations.get(rid)
-        if generation is not None:
-            pairs = [(state, generation) for state in generation.states if state.phase is not Phase.FINISHED]
-        else:
-            pairs = [self._owners[rid]] if rid in self._owners else []
-        for state, owner in pairs:
-            self._abort(state, owner, cause)
-        return [state.rid for state, _ in pairs]
+        return self._abort_all_of(self.registry.named(rid), cause)
 
     def abort_prefix(self, prefix: str, cause: AbortCause = "aborted") -> list[str]:
         """Abort every request whose rid begins with `prefix`, as those of a call begin with the call's; returns their rids."""
-        pairs = [owned for rid, owned in self._owners.items() if rid.startswith(prefix)]
-        for state, generation in pairs:
-            self._abort(state, generation, cause)
-        return [state.rid for state, _ in pairs]
+        return self._abort_all_of(self.registry.beginning_with(prefix), cause)
 
     def abort_all(self, cause: AbortCause = "aborted") -> list[str]:
         """Abort every live request; returns their rids."""
@@ -165,103 +151,43 @@ class TokenizerManager:
 
     def fail_all(self, failure: Failure) -> None:
         """End every request at once: the scheduler is gone, or does not answer, and their final rows will never come."""
-        for state, generation in list(self._owners.values()):
-            self._end(state, generation, failure)
-        self._overdue.forget()
+        for state, generation in self.registry:
+            self.endings.fail(state, generation, failure)
         self.questions.fail(failure)
 
     def ask_replay(self, pid: int) -> None:
         """The detokenizer was replaced by `pid`, and all that the old one sent was handled: have the new one go on there."""
-        received = [state.received for state, _ in self._owners.values() if state.dispatched]
+        received = [state.received for state, _ in self.registry if state.dispatched]
         if received:
             self._to_scheduler.send(ReplayReq(received, pid, self._entry))
 
     def handle(self, message: ToEntry) -> None:
-        """Take one message from the scheduler or the detokenizer."""
-        if isinstance(message, BatchStrOutput):
-            for columns in message.columns:
-                self._take_columns(columns)
-            for row in message.rows:
-                try:
-                    self._take_row(row)
-                except Exception:  # a fault with one row belongs to its request: the others of the step are not touched
-                    log.exception("a row of %s could not be delivered", row.rid)
-                    self._fail(row)
-            if finals := [row.rid for row in message.rows if row.finish is not None]:  # also of those that nobody knows
-                self._to_scheduler.send(Delivered(finals, self._entry))
-        elif isinstance(message, AdmissionOutput):
-            self._take_verdicts(message)
-        elif isinstance(message, ProgressOutput):
-            for progress in message.requests:
-                if (owned := self._owners.get(progress.rid)) is not None:
-                    owned[1].note_progress(progress)
-        else:
-            self.questions.answer(message)
+        """Take one message from another process; what other workers ask is the service's to answer."""
+        self._handlers[type(message)](message)
 
-    async def stats(self, *, ledger: LedgerQuery | None = None) -> StatsReply:
-        """Ask scheduler and detokenizer for their counts, in order with the data they count. With `ledger`, for their books
-        too: the reply holds ours first.
-
-        Raises:
-            EngineDeadError: no answer in time, or one of them is gone.
-        """
-        reply = await self.questions.stats(ledger=ledger)
-        if ledger is not None:
-            reply.books.insert(0, self.ledger.book(ledger))
-        reply.ledger_mismatches += self.ledger.reconcile()
-        return reply
-
-    async def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no request is live and every answer complete, for at most `timeout_s` seconds; returns whether it is."""
-        if not self._is_idle and timeout_s > 0:
-            self._idle.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._idle.wait()
-        return self._is_idle
-
-    @property
-    def _is_idle(self) -> bool:
-        return not self._owners and not self._num_readers
-
-    def _note_idle(self) -> None:
-        if self._is_idle:
-            self._idle.set()
+    def report(self, ledger: LedgerQuery | None = None) -> WorkerReport:
+        """How this worker is; with `ledger`, with its book."""
+        return WorkerReport(
+            live_requests=self.live_requests,
+            late_rows_dropped=self.late_rows_dropped,
+            stream_mismatches=self.endings.stream_mismatches,
+            ledger_mismatches=self.ledger.reconcile(),
+            book=None if ledger is None else self.ledger.book(ledger),
+        )
 
     @property
     def live_requests(self) -> int:
         """Requests whose final row has not come."""
-        return len(self._owners)
+        return len(self.registry)
 
     def close(self) -> None:
         """Stop the worker threads."""
         self.prompts.close()
 
-    def _register(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:
-        for key in {rid, *(request.rid for request in requests)}:
-            if key in self._owners or key in self._generations:
-                raise DuplicateRid(key)
-        if len(self._owners) + len(requests) > self._max_live:
-            message = f"{len(self._owners)} requests are live, and at most {self._max_live} may be. Try again later."
-            raise OverloadError(message, retry_after_s=self.retry_after_s)
-        for request in requests:
-            request.sampling.verify(self.engine.vocab_size)
-        open_account = self.ledger.open
-        states = [ReqState(request, open_account(request.rid), self._next_slot()) for request in requests]
-        generation = Generation(rid, states, origin, open_account(rid))
-        self._generations[rid] = generation
-        generation.account.acquire("generation")
-        generation.account.acquire("reader")
-        self._num_readers += 1
-        for state in states:
-            self._owners[state.rid] = self._by_slot[state.slot] = (state, generation)
-            state.account.acquire("state")
-        return generation
-
-    def _next_slot(self) -> int:
-        slot = self._num_requests % SLOTS
-        self._num_requests += 1
-        return slot
+    def _abort_all_of(self, requests: Sequence[Live], cause: AbortCause) -> list[str]:
+        for state, generation in requests:
+            self.endings.abort(state, generation, cause)
+        return [state.rid for state, _ in requests]
 
     async def _tokenize(self, generation: Generation) -> list[TokenizedGenerateReqInput]:
         """Give every request its ids and its final form, all checked before one is sent. Equal texts are encoded once."""
@@ -293,39 +219,64 @@ class TokenizerManager:
 
     def _take_verdicts(self, verdicts: AdmissionOutput) -> None:
         self.retry_after_s = verdicts.retry_after_s
-        for rid in verdicts.accepted:
-            if self._overdue.take(rid):  # of an earlier request: the rid may be in use again
-                continue
-            if (owned := self._owners.get(rid)) is not None:
-                owned[0].accepted = owned[0].has_verdict = True
-                owned[1].ring()
+        for slot in verdicts.accepted:
+            if (live := self.registry.by_slot.get(slot)) is not None:  # it may have ended: rows come by another way
+                live[0].accepted = True
+                live[1].ring()
         for rejection in verdicts.rejected:
-            if (owned := self._owners.get(rejection.rid)) is not None:
-                self._end(*owned, failure_of_rejection(rejection))
+            if (live := self.registry.by_slot.get(rejection.slot)) is not None:
+                self.endings.fail(*live, failure_of_rejection(rejection))
+
+    def _take_texts(self, texts: BatchStrOutput) -> None:
+        for columns in texts.columns:
+            self._take_columns(columns)
+        self._take_rows(texts.rows)
+
+    def _take_notice(self, notice: AbortNotice) -> None:
+        for slot in notice.slots:
+            if (live := self.registry.by_slot.get(slot)) is not None:
+                self.endings.was_asked(live[0], notice.cause)
+
+    def _take_progress(self, news: ProgressOutput) -> None:
+        for progress in news.requests:
+            if (live := self.registry.by_rid.get(progress.rid)) is not None:
+                live[1].note_progress(progress)
 
     def _take_columns(self, columns: TextColumns) -> None:
-        by_slot = self._by_slot
+        by_slot = self.registry.by_slot
         for slot, text, token_ids in columns.rows():
-            owned = by_slot.get(slot)
-            if owned is None:
+            live = by_slot.get(slot)
+            if live is None:
                 self.late_rows_dropped += 1
                 continue
-            state = owned[0]
+            state = live[0]
             try:
                 if not state.hand_on(text, token_ids):
-                    self._queue(*owned, TextRow(state.rid, slot, text, token_ids, None))
+                    self._queue(*live, TextRow(state.rid, slot, text, token_ids, None))
             except Exception:
                 log.exception("a row of %s could not be delivered", state.rid)
-                self._fail(TextRow(state.rid, slot, text, token_ids, None))
+                self.endings.fail_row(TextRow(state.rid, slot, text, token_ids, None))
 
-    def _take_row(self, row: TextRow) -> None:
-        owned = self._by_slot.get(row.slot)
-        if owned is None:
-            self.late_rows_dropped += 1
-            return
-        state = owned[0]
+    def _take_rows(self, rows: Sequence[TextRow]) -> None:
+        finals: list[str] = []
+        for row in rows:
+            live = self.registry.by_slot.get(row.slot)
+            if live is None:
+                self.late_rows_dropped += 1
+                continue
+            if row.finish is not None:
+                finals.append(row.rid)
+            try:
+                self._take_row(*live, row)
+            except Exception:  # a fault with one row belongs to its request: the others of the step are not touched
+                log.exception("a row of %s could not be delivered", row.rid)
+                self.endings.fail_row(row)
+        if finals:
+            self.endings.confirm(finals)
+
+    def _take_row(self, state: ReqState, generation: Generation, row: TextRow) -> None:
         if row.finish is not None or state.phase is not Phase.RECEIVING or not state.hand_on(row.text, row.token_ids):
-            self._queue(*owned, row)
+            self._queue(state, generation, row)
 
     def _queue(self, state: ReqState, generation: Generation, row: TextRow) -> None:
         """Take a row that the consumer must wake for: the first, the last, one that cannot be written at once."""
@@ -333,72 +284,10 @@ class TokenizerManager:
         if row.timing is not None:
             state.adopt_timing(row.timing)
         elif row.finish is not None:
-            self._send_abort(state, "engine_error")  # the detokenizer has ended it, and the scheduler does not know
+            self.endings.ask(state, "engine_error")  # the detokenizer has ended it, and the scheduler does not know
         state.push(row)
         generation.ring()
         if state.phase is Phase.FINISHED:
-            if not state.has_verdict:
-                self._overdue.expect(state.rid)
-            self._remove(state, generation)
+            self.endings.close(state, generation)
         else:
             self._pauses.note_waiting(state, generation, row)
-
-    def _abort(self, state: ReqState, generation: Generation, cause: AbortCause, failure: Failure | None = None) -> None:
-        """Lead one live request to its end: locally where the scheduler never saw it, else through the scheduler."""
-        if state.dispatched:
-            self._send_abort(state, cause)
-        elif state.phase is Phase.CREATED:
-            self._end(state, generation, failure or failure_of_cause(cause))
-
-    def _send_abort(self, state: ReqState, cause: AbortCause) -> None:
-        if state.dispatched and not state.abort_sent:
-            state.abort_sent = True
-            self._to_scheduler.send(AbortReq(rid=state.rid, cause=cause))
-
-    def _fail(self, row: TextRow) -> None:
-        """End the request of a row that we could not deliver."""
-        if (owned := self._by_slot.get(row.slot)) is None:
-            return
-        state, generation = owned
-        if row.finish is None and state.dispatched:
-            self._send_abort(state, "engine_error")
-            generation.fail(state, INTERNAL)
-        elif state.phase is not Phase.FINISHED:
-            self._end(state, generation, INTERNAL)
-        else:
-            self._remove(state, generation)
-
-    def _end(self, state: ReqState, generation: Generation, failure: Failure) -> None:
-        """End a request that gets no final row."""
-        state.end(failure)
-        generation.interrupt()
-        self._remove(state, generation)
-
-    def _remove(self, state: ReqState, generation: Generation) -> None:
-        """Let go of a request that has ended."""
-        del self._owners[state.rid], self._by_slot[state.slot]
-        state.account.release("state", state.cause)
-        self._note_idle()
-        if generation.finished:
-            del self._generations[generation.rid]
-            generation.account.release("generation", state.cause)
-            if generation.released:
-                generation.account.settle("done")
-        if state.released:
-            self._log_end(state, generation)
-
-    def _log_end(self, state: ReqState, generation: Generation) -> None:
-        if state.mismatched:
-            self.stream_mismatches += 1
-            log.error("the text of request %s is not the text of its tokens: this is a bug, please report it", state.rid)
-        log_request_end(describe_end(state, generation.origin, self._clock()))
-        state.account.settle(state.cause)
-
-
-def _end_for(error: BaseException) -> tuple[AbortCause, Failure | None]:
-    """How requests end that `error` kept from being admitted: those that were sent, and those that were not."""
-    if isinstance(error, asyncio.CancelledError):
-        return "client_gone", None
-    if isinstance(error, MillstreamError):
-        return "aborted", failure_of_error(error)
-    return ("aborted" if isinstance(error, RequestFailed) else "engine_error"), None

@@ -37,7 +37,7 @@ def load_executor(config: ServerConfig, source: ModelSource | None) -> Executor:
         from millstream.execution.native.executor import load_native_executor
 
         return load_native_executor(config, source)
-    from millstream.execution.torch.runner import load_torch_executor
+    from millstream.execution.torch.build import load_torch_executor
 
     return load_torch_executor(config, source)
 
@@ -72,7 +72,7 @@ def describe_executor(config: ServerConfig, source: ModelSource | None) -> str:
 
         return describe_native_executor(config, source)
     try:
-        from millstream.execution.torch.runner import describe_torch_executor
+        from millstream.execution.torch.build import describe_torch_executor
     except ImportError as error:
         raise StartupError(f"torch cannot be imported: {error}.", hint="pip install torch") from error
     return describe_torch_executor(config, source) + ("" if reason is None else f"; not native, because {reason}")

@@ -95,6 +95,11 @@ class PushChannel:
         return self._number
 
     @property
+    def is_over(self) -> bool:
+        """Whether there is no connection, or nobody reads at its other end any more."""
+        return self._connection is None or self._connection.is_over
+
+    @property
     def receiver_pid(self) -> int:
         """The process at the other end; 0 without a connection."""
         return 0 if self._connection is None else self._connection.receiver_pid

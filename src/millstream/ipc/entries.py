@@ -9,7 +9,10 @@ from millstream.ipc.channel import PushChannel
 
 
 class EntryChannels:
-    """A `PushChannel` to each worker that something was sent to. `sender` is the name of the process that sends."""
+    """A `PushChannel` to each worker that something was sent to. `sender` is the name of the process that sends.
+
+    Those of workers that are gone are forgotten when another comes, which may have taken the place of one.
+    """
 
     def __init__(self, socket_dir: Path, sender: str) -> None:
         self._socket_dir = socket_dir
@@ -20,6 +23,8 @@ class EntryChannels:
         """The channel to the worker with this number."""
         channel = self._channels.get(number)
         if channel is None:
+            for each in [each for each, known in self._channels.items() if known.is_over]:
+                self.forget(each)
             channel = PushChannel(socket_address(self._socket_dir, entry_name(number)), self._sender)
             self._channels[number] = channel
         return channel

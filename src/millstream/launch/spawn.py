@@ -21,11 +21,12 @@ from millstream.messages.control import ProcessName, ProcessPhase
 
 # Set before a child's first import of a library that reads them; what the operator has set wins. OpenMP's threads spin at
 # barriers: with its own default a decode step of 32 ms takes 96 while another process has one of two cores, with no spinning
-# 46 and 52, with this many spins 32 and 76. Two such processes are worse for all of them.
+# 46 and 52, with this many spins 32 and 76. Two such processes are worse for all of them. Numpy's threads spin as it is
+# imported, and multiply nothing here.
 _ENVIRONMENT: dict[ProcessName, dict[str, str]] = {
-    "scheduler": {"GOMP_SPINCOUNT": "3000"},
-    "entry": {},
-    "detokenizer": {},
+    "scheduler": {"GOMP_SPINCOUNT": "3000", "OPENBLAS_NUM_THREADS": "1"},
+    "entry": {"OPENBLAS_NUM_THREADS": "1"},
+    "detokenizer": {"OPENBLAS_NUM_THREADS": "1"},
 }
 EXIT_GRACE_S = 5.0  # what a child that has closed its link gets to be gone
 

@@ -52,14 +52,14 @@ class Supervisor:
         directory = tempfile.mkdtemp(prefix="millstream-")  # mode 0700: nobody else can connect
         self._watch_signals()
         self._crew = Crew(self._config, directory, listener, self._selector)
-        drain_s = 0.0
+        shutdown = Shutdown(has_failed=True)
         try:
             self._crew.start()
             self._serve(url_of(listener))
-            drain_s = self._config.drain_timeout_s
+            shutdown = Shutdown(self._config.drain_timeout_s)
         finally:
             listener.close()  # ours: the workers have theirs as long as they drain
-            self._stop_all(drain_s)
+            self._stop_all(shutdown)
             shutil.rmtree(directory, ignore_errors=True)
 
     def _serve(self, url: str) -> None:
@@ -80,25 +80,26 @@ class Supervisor:
             else:
                 self._crew.hear(key.data, time.monotonic())
 
-    def _stop_all(self, drain_s: float) -> None:
+    def _stop_all(self, shutdown: Shutdown) -> None:
         """Stop the entry workers first, which drain while the others still work; then the others; then who did not listen."""
         crew = self._crew
         crew.drain()
-        self._stop_group(list(crew.children("entry")), drain_s)
-        self._stop_group([child for child in crew.children() if child.kind != "entry"], 0.0)
+        self._stop_group(list(crew.children("entry")), shutdown)
+        self._stop_group([child for child in crew.children() if child.kind != "entry"], Shutdown())
         crew.close()
         self._selector.close()
         self._wakeup.close()
         self._wakeup_writer.close()
 
-    def _stop_group(self, group: list[Child], drain_s: float) -> None:
+    def _stop_group(self, group: list[Child], shutdown: Shutdown) -> None:
+        drain_s = shutdown.drain_s
         for child in group:
             if child.phase in ("STARTING", "READY"):
                 # a child that is still loading has nothing to drain and may not read its link for a long time
                 starting = child.phase == "STARTING" and child.kind != "entry"
                 child.move("DRAINING")
                 self._crew.publish()
-                child.link.send(Shutdown(drain_s=drain_s))
+                child.link.send(shutdown)
                 if starting:
                     child.process.terminate()
         deadline = time.monotonic() + drain_s + STOP_GRACE_S

@@ -7,12 +7,14 @@
 | `StatsReq`, `Delivered`, `ReplayReq` | entry -> scheduler |
 | `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
-| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply` | scheduler -> entry |
+| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice` | scheduler -> entry |
+| `WorkerReq`, `WorkerReply` | entry -> entry |
 | `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
 from millstream.messages.columns import TextColumns, TokenColumns
 from millstream.messages.control import (
+    AbortNotice,
     AbortOthersReply,
     AbortOthersReq,
     AbortReq,
@@ -41,15 +43,19 @@ from millstream.messages.text_batch import BatchStrOutput, TextRow
 from millstream.messages.timing import Timing, Usage
 from millstream.messages.token_batch import BatchTokenIDOutput, DecodeOptions, TokenRow
 from millstream.messages.tokenized import TokenizedGenerateReqInput
+from millstream.messages.workers import WorkerReply, WorkerReport, WorkerReq
 
 ToScheduler = TokenizedGenerateReqInput | AbortReq | AbortOthersReq | PauseReq | ResumeReq | StatsReq | Delivered | ReplayReq
 ToDetokenizer = BatchTokenIDOutput | Replay | StatsReply
-ToEntry = BatchStrOutput | AdmissionOutput | ProgressOutput | AbortOthersReply | StatsReply
+ToEntry = (
+    BatchStrOutput | AdmissionOutput | ProgressOutput | AbortOthersReply | AbortNotice | StatsReply | WorkerReq | WorkerReply
+)
 ToSupervisor = Ready | ChildError | Heartbeat
 FromSupervisor = ServerState | Shutdown
 
 __all__ = [
     "Abort",
+    "AbortNotice",
     "AbortOthersReply",
     "AbortOthersReq",
     "AbortReq",
@@ -95,4 +101,7 @@ __all__ = [
     "TokenRow",
     "TokenizedGenerateReqInput",
     "Usage",
+    "WorkerReply",
+    "WorkerReport",
+    "WorkerReq",
 ]

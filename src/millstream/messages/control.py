@@ -60,10 +60,18 @@ class AbortOthersReply(Struct, frozen=True, tag="abort_others_reply", gc=False):
     rids: list[str]
 
 
+class AbortNotice(Struct, frozen=True, tag="abort_notice", gc=False):
+    """Requests of this worker, by their slots, that another worker has aborted. scheduler -> entry; final rows follow."""
+
+    slots: list[int]
+    cause: AbortCause
+
+
 class Rejection(Struct, frozen=True, omit_defaults=True, gc=False):
     """One request the scheduler did not admit, in the terms of an HTTP error."""
 
     rid: str
+    slot: int
     message: str
     status: int
     type: str
@@ -73,12 +81,13 @@ class Rejection(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class AdmissionOutput(Struct, frozen=True, omit_defaults=True, tag="admission", gc=False):
-    """Verdicts on new requests. scheduler -> entry, before any row of theirs. A rejected request has no rows.
+    """Verdicts on new requests. scheduler -> entry. A rejected request has no rows.
 
+    By slot: a rid may be in use again when the verdict on its last request comes, for rows come by another way.
     `retry_after_s` is what the entry tells those whom it refuses by itself.
     """
 
-    accepted: list[str] = []
+    accepted: list[int] = []
     rejected: list[Rejection] = []
     retry_after_s: int = 1
 
@@ -182,6 +191,10 @@ class ServerState(Struct, frozen=True, omit_defaults=True, tag="state"):
 
 
 class Shutdown(Struct, frozen=True, tag="shutdown"):
-    """Finish and exit. supervisor -> child. The entry drains for up to `drain_s` seconds first."""
+    """Finish and exit. supervisor -> child. The entry drains for up to `drain_s` seconds first.
+
+    `has_failed`: nobody has asked for it, the server cannot go on; what runs ends as after a death.
+    """
 
     drain_s: float = 0.0
+    has_failed: bool = False

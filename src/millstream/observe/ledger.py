@@ -30,7 +30,6 @@ Kind = Literal[
     "reader",  # somebody is to take the rows of a call
     "stream",  # bytes that the client of a stream has not taken yet; 0 where it keeps up
     "encoding",  # characters of a job in a worker thread, which goes on to its next step when its client has left
-    "verdict",  # a request ended before the scheduler's verdict on it came
     # scheduler
     "waiting",  # a place in the queue
     "running",  # a slot in the batch

@@ -39,7 +39,8 @@ def check(
 
     Requests that a free slot will take in the next step do not count as waiting: a burst on an idle server fills the slots and
     the queue. `num_queued_tokens` are those of the requests that do; one alone may have any number. Paused requests count as
-    waiting, so that those are bounded, too.
+    waiting, so that those are bounded, too. Those of lower priority do not count: work that can wait must not keep out what
+    cannot. What the entry workers hold in all is bounded by themselves.
 
     Raises:
         DuplicateRid: its rid is live.
@@ -77,10 +78,11 @@ def num_free_slots(num_running: int, limits: Limits) -> int:
     return max(0, limits.max_running_requests - num_running)
 
 
-def rejection(rid: str, error: MillstreamError) -> Rejection:
+def rejection(rid: str, slot: int, error: MillstreamError) -> Rejection:
     """The refusal of `rid` in the terms of an HTTP error."""
     return Rejection(
         rid=rid,
+        slot=slot,
         message=error.message,
         status=error.status,
         type=error.type,

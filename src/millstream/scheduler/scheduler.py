@@ -18,6 +18,7 @@ from millstream.ipc.channel import Sender
 from millstream.kv.pool import KVPool
 from millstream.messages import (
     Abort,
+    AbortNotice,
     AbortOthersReply,
     AbortOthersReq,
     AbortReq,
@@ -218,14 +219,14 @@ class Scheduler:
         try:
             if message.deadline is not None and message.deadline <= now:
                 raise DeadlineExceeded(message.deadline - message.timing.received)
+            waiting, num_running = self._queues.waiting, len(self._queues.running)
+            num_ahead = waiting.num_ahead_of(message.priority)
             admission.check(
                 message,
                 live=self._live,
-                num_waiting=len(self._queues.waiting) + len(self._queues.paused),  # without a slot, they count as queued
-                num_running=len(self._queues.running),
-                num_queued_tokens=self._queues.waiting.num_tokens_behind(
-                    admission.num_free_slots(len(self._queues.running), self._limits)
-                ),
+                num_waiting=num_ahead + len(self._queues.paused),  # without a slot, they count as queued
+                num_running=num_running,
+                num_queued_tokens=waiting.num_tokens_between(admission.num_free_slots(num_running, self._limits), num_ahead),
                 limits=self._limits,
             )
             end_rule = EndRule(
@@ -247,7 +248,7 @@ class Scheduler:
             self._live[req.rid] = req
             self._families.join(req)
             self._queues.add(req)
-            self._verdicts.accept(req.entry, req.rid)
+            self._verdicts.accept(req.entry, req.slot)
             if message.deadline is not None:
                 self._deadlines.add(req.rid, message.deadline)
             if message.progress:
@@ -256,7 +257,7 @@ class Scheduler:
     def _reject(self, message: TokenizedGenerateReqInput, error: MillstreamError) -> None:
         if isinstance(error, OverloadError):
             error.retry_after_s = self._retry_after_s()
-        self._verdicts.reject(message.entry, message.rid, error)
+        self._verdicts.reject(message.entry, message.rid, message.slot, error)
 
     def _abort(self, message: AbortReq) -> None:
         req = self._live.get(message.rid)
@@ -264,14 +265,15 @@ class Scheduler:
             self._end_by_abort(req, message.cause, _DRAINED if message.cause == "drain" else "The request was aborted.")
 
     def _note_step(self, work: Sequence[Work], seconds: float) -> None:
-        decode = prefill = 0
+        decode = prefill = guessed = 0
         for req, start, end in work:
+            guessed += len(req.row.draft)
             if req.is_prefilling:
                 prefill += end - start
             else:
                 decode += end - start
         self._pace.note_step(decode + prefill, seconds)
-        self._step_cost.note_step(decode, prefill, seconds)
+        self._step_cost.note_step(decode + guessed, prefill, seconds)
 
     def _end_overdue(self) -> None:
         if not self._deadlines:
@@ -298,6 +300,9 @@ class Scheduler:
         ]
         for req in found:
             self._end_by_abort(req, message.cause, "The request was aborted.")
+        for entry in dict.fromkeys(req.entry for req in found):
+            slots = [req.slot for req in found if req.entry == entry]
+            self._to_entry(entry).send(AbortNotice(slots, message.cause))
         self._to_entry(message.entry).send(AbortOthersReply(message.id, [req.rid for req in found]))
 
     def _settle(self, item: Work, output: ForwardOutput, index: int, now: float) -> None:

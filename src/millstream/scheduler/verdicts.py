@@ -19,13 +19,13 @@ class Verdicts:
         self._to_entry = to_entry
         self._by_entry: dict[int, AdmissionOutput] = {}
 
-    def accept(self, entry: int, rid: str) -> None:
+    def accept(self, entry: int, slot: int) -> None:
         """The request is admitted."""
-        self._for(entry).accepted.append(rid)
+        self._for(entry).accepted.append(slot)
 
-    def reject(self, entry: int, rid: str, error: MillstreamError) -> None:
+    def reject(self, entry: int, rid: str, slot: int, error: MillstreamError) -> None:
         """The request is not admitted, and why."""
-        self._for(entry).rejected.append(admission.rejection(rid, error))
+        self._for(entry).rejected.append(admission.rejection(rid, slot, error))
 
     def forget_entry(self, entry: int) -> None:
         """The worker is gone."""

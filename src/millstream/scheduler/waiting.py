@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import insort
+import math
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
@@ -48,6 +49,12 @@ class WaitingQueue:
         self._by_arrival.remove(req)
         self.num_tokens -= len(req.token_ids)
 
-    def num_tokens_behind(self, count: int) -> int:
-        """The tokens of all but the first `count`."""
-        return self.num_tokens - sum(len(req.token_ids) for req in islice(self._by_rank, count))
+    def num_ahead_of(self, priority: int) -> int:
+        """How many a newcomer of this priority would wait behind."""
+        return bisect_right(self._by_rank, (1, -priority, math.inf), key=_rank)
+
+    def num_tokens_between(self, start: int, end: int) -> int:
+        """The tokens of those at the places from `start` to before `end`."""
+        if end < len(self._by_rank):
+            return sum(len(req.token_ids) for req in islice(self._by_rank, start, end))
+        return self.num_tokens - sum(len(req.token_ids) for req in islice(self._by_rank, start))

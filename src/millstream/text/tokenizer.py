@@ -79,7 +79,12 @@ class Tokenizer:
     @property
     def decoder_name(self) -> str:
         """How ids become text: by the "byte table", or by a "window" of tokens that the library decodes."""
-        return "window" if self._table is None else "byte table"
+        return "byte table" if self.has_byte_table else "window"
+
+    @property
+    def has_byte_table(self) -> bool:
+        """Whether each id is a string of bytes, whatever stands beside it."""
+        return self._table is not None
 
     def load_fast_encoder(self) -> None:
         """Encode with `fastokens` from now on, if it is there and gives the same ids. Takes seconds, in a thread."""

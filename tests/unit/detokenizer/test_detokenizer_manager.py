@@ -474,3 +474,21 @@ def test_the_states_of_a_dead_scheduler_are_dropped(tokenizer: Tokenizer, manage
     assert len(manager) == 0
     manager.handle(batch(row("a", [5]), opened=[options("a")]))
     assert (len(manager), manager.dropped_rows) == (1, 0)
+
+
+def test_nothing_is_kept_of_a_worker_without_requests_once_another_comes(tokenizer: Tokenizer) -> None:
+    outboxes: dict[int, Outbox] = {}
+
+    def to_entry(number: int) -> Outbox:
+        return outboxes.setdefault(number, Outbox())
+
+    manager = DetokenizerManager(tokenizer=tokenizer, to_entry=to_entry, ledger=Ledger("detokenizer", strict=True))
+    manager.handle(
+        batch(row("a", [5], finish=Stop(None)), row("b", [5]), opened=[options("a", entry=0), options("b", entry=1)])
+    )
+    assert set(manager._entries) == {0, 1}
+    manager.handle(batch(row("c", [5]), opened=[options("c", entry=2)]))
+    assert set(manager._entries) == {1, 2}
+    manager.handle(batch(row("d", [5], finish=Stop(None)), opened=[options("d", entry=0)]))  # it was only idle
+    assert [row.rid for row in outboxes[0].rows("a") + outboxes[0].rows("d")] == ["a", "d"]
+    assert set(manager._entries) == {0, 1, 2}

@@ -76,7 +76,7 @@ def test_a_dead_scheduler_ends_requests_and_a_new_one_takes_new_ones() -> None:
         generation = await open_request(entry)
         entry.service.update(view(scheduler=(2, "FAILED")))
         with pytest.raises(RequestFailed) as caught:
-            await generation.receive()
+            list(await generation.receive())
         assert (caught.value.failure.status, caught.value.failure.code) == (503, "engine_error")
         entry.manager.release(generation)
         with pytest.raises(EngineDeadError, match="scheduler process is FAILED"):

@@ -22,6 +22,8 @@ WORDS = "The quick brown fox. "
 class WatchedTokenizer:
     """Counts what it encodes; with `hold`, large texts wait for `go` and tell when they have begun."""
 
+    has_byte_table = True
+
     def __init__(self, *, hold: bool = False) -> None:
         self.sizes: list[int] = []
         self.began = threading.Semaphore(0)

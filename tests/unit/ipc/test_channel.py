@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from pathlib import Path
@@ -258,6 +259,24 @@ def test_each_entry_worker_has_a_channel_of_its_own_until_it_is_forgotten(tmp_pa
     channels.close()
     assert receive_some(inboxes[0], 1) == [SenderGone("scheduler")]
     for inbox in inboxes:
+        inbox.close()
+
+
+def test_the_channels_to_workers_that_are_gone_are_closed_when_another_comes(tmp_path: Path) -> None:
+    inboxes = [PullChannel(socket_address(tmp_path, entry_name(number)), ToScheduler) for number in range(3)]
+    channels = EntryChannels(tmp_path, "detokenizer")
+    for number in range(2):
+        channels(number).send(StatsReq(id=number))
+        assert receive_some(inboxes[number], 1) == [StatsReq(id=number)]
+    inboxes[0].close()
+    num_open = len(os.listdir("/proc/self/fd"))
+    channels(2).send(StatsReq(id=2))
+    assert receive_some(inboxes[2], 1) == [StatsReq(id=2)]
+    assert len(os.listdir("/proc/self/fd")) == num_open + 1  # ours and the receiver's came, one of a dead worker went
+    channels(1).send(StatsReq(id=4))
+    assert receive_some(inboxes[1], 1) == [StatsReq(id=4)]
+    channels.close()
+    for inbox in inboxes[1:]:
         inbox.close()
 
 

@@ -9,18 +9,21 @@ import pytest
 
 from millstream.messages import (
     Abort,
+    AbortNotice,
     AbortOthersReply,
     AbortOthersReq,
     AbortReq,
     AdmissionOutput,
     BatchStrOutput,
     BatchTokenIDOutput,
+    Book,
     ChildError,
     DecodeOptions,
     Delivered,
     EngineInfo,
     FromSupervisor,
     Heartbeat,
+    LedgerQuery,
     Length,
     PauseReq,
     ProcessState,
@@ -50,6 +53,9 @@ from millstream.messages import (
     ToScheduler,
     ToSupervisor,
     Usage,
+    WorkerReply,
+    WorkerReport,
+    WorkerReq,
 )
 from millstream.messages.columns import pack_ids, pack_slots
 
@@ -107,6 +113,7 @@ TOKEN_ROWS = BatchTokenIDOutput(
         pytest.param(StatsReq(id=3), ToScheduler, id="stats-request"),
         pytest.param(AbortOthersReq(id=3, entry=1, rids=["a"], prefix="b"), ToScheduler, id="abort-others"),
         pytest.param(AbortOthersReply(id=3, rids=["a"]), ToEntry, id="abort-others-reply"),
+        pytest.param(AbortNotice([3, 4], "aborted"), ToEntry, id="abort-notice"),
         pytest.param(Delivered(["a", "b"], entry=2), ToScheduler, id="delivered"),
         pytest.param(ReplayReq([Received("a", 3, 12)], 4711, entry=2), ToScheduler, id="replay-request"),
         pytest.param(
@@ -127,9 +134,13 @@ TOKEN_ROWS = BatchTokenIDOutput(
         ),
         pytest.param(STATS, ToEntry, id="stats-to-entry"),
         pytest.param(
-            AdmissionOutput(accepted=["a"], rejected=[Rejection("b", "full", 503, "overloaded_error", retry_after_s=1)]),
+            AdmissionOutput(accepted=[3], rejected=[Rejection("b", 4, "full", 503, "overloaded_error", retry_after_s=1)]),
             ToEntry,
             id="admission",
+        ),
+        pytest.param(WorkerReq(3, 1, LedgerQuery("r")), ToEntry, id="worker-request"),
+        pytest.param(
+            WorkerReply(3, WorkerReport(4, 5, 6, 7, Book("entry-3", [], 0, {"state": 1}, {}))), ToEntry, id="worker-reply"
         ),
         pytest.param(ProgressOutput([Progress("a", place=3), Progress("b", done=5, total=9)]), ToEntry, id="progress"),
         pytest.param(Ready(process="scheduler", engine=ENGINE), ToSupervisor, id="ready"),

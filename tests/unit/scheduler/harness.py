@@ -196,6 +196,7 @@ class Desk:
         self.to_detokenizer = Outbox()
         self.to_entry = Outbox()
         self._num_submitted = 0
+        self._rids: dict[int, str] = {}  # by slot
         self.asked_entries: list[int] = []  # the workers that were sent something, one for each message in `to_entry`
         self.pool = KVPool(num_pages=capabilities.num_pages, page_size=capabilities.page_size)
         defaults = {
@@ -242,6 +243,7 @@ class Desk:
     ) -> None:
         """Hand over one request."""
         self._num_submitted += 1
+        self._rids[self._num_submitted] = rid
         self.scheduler.handle(
             TokenizedGenerateReqInput(
                 rid=rid,
@@ -314,7 +316,8 @@ class Desk:
 
     def accepted(self) -> list[str]:
         """All rids that were admitted to the queue."""
-        return [rid for message in self.to_entry.sent if isinstance(message, AdmissionOutput) for rid in message.accepted]
+        verdicts = [message for message in self.to_entry.sent if isinstance(message, AdmissionOutput)]
+        return [self._rids[slot] for message in verdicts for slot in message.accepted]
 
     def rejected(self) -> list[Rejection]:
         """All refusals."""

@@ -67,15 +67,15 @@ def test_admission(
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:
-    assert rejection("r", OverloadError("full")) == Rejection(
-        rid="r", message="full", status=429, type="overloaded_error", retry_after_s=1
+    assert rejection("r", 7, OverloadError("full")) == Rejection(
+        rid="r", slot=7, message="full", status=429, type="overloaded_error", retry_after_s=1
     )
 
 
 def test_a_long_prompt_and_a_duplicate_carry_their_codes() -> None:
-    long = rejection("r", ContextLengthExceeded("too long"))
+    long = rejection("r", 7, ContextLengthExceeded("too long"))
     assert (long.status, long.type, long.code) == (400, "invalid_request_error", "context_length_exceeded")
-    duplicate = rejection("r", DuplicateRid("r"))
+    duplicate = rejection("r", 7, DuplicateRid("r"))
     assert (duplicate.status, duplicate.code, duplicate.param) == (409, "duplicate_rid", "rid")
 
 

@@ -177,3 +177,24 @@ def test_a_low_priority_whose_turn_it_is_does_not_keep_a_high_one_from_making_ro
     at.step()
     assert sorted(rids(executor)) == ["h0", "low"]
     at.run()
+
+
+def test_a_queue_full_of_lower_priorities_takes_a_higher_one_and_no_other() -> None:
+    at, _ = desk(max_running_requests=1, max_queued_requests=2)
+    submit(at, "runs", priority=5)
+    at.step()
+    for rid, priority in (("a", 0), ("b", 0), ("c", 0), ("d", -1), ("e", 1), ("f", 1), ("g", 1)):
+        submit(at, rid, priority=priority)
+    at.run()
+    assert [item.rid for item in at.rejected()] == ["c", "d", "g"]
+    assert all(at.finish(rid) == Length(6) for rid in "abef")
+
+
+def test_prompt_tokens_that_wait_with_lower_priority_do_not_count_against_a_higher_one() -> None:
+    at, _ = desk(max_running_requests=1, max_queued_tokens=25)
+    submit(at, "runs", priority=5)
+    at.step()
+    for rid, priority in (("a", 0), ("b", 0), ("c", 0), ("e", 1), ("f", 1), ("g", 1)):
+        submit(at, rid, priority=priority)
+    at.run()
+    assert [item.rid for item in at.rejected()] == ["c", "g"]

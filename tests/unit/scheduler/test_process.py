@@ -113,7 +113,7 @@ def test_it_reports_ready_serves_and_ends_on_shutdown() -> None:
         assert (engine.executor, engine.page_size, engine.num_pages, engine.context_length) == ("scripted", 8, 6, 48)
         assert engine.eos_token_ids
         at.submit("r", 3)
-        assert at.next_from(at.entry) == [AdmissionOutput(accepted=["r"])]
+        assert at.next_from(at.entry) == [AdmissionOutput(accepted=[0])]
         batches: list[BatchTokenIDOutput] = []
         while not ((rows := token_rows(batches)) and rows[-1].finish):
             batches += at.next_from(at.detokenizer)

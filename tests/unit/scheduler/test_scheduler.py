@@ -11,6 +11,7 @@ from millstream.errors import InvariantError
 from millstream.execution.interface import ForwardBatch, ForwardOutput
 from millstream.messages import (
     Abort,
+    AbortNotice,
     AbortOthersReply,
     AbortOthersReq,
     AdmissionOutput,
@@ -412,9 +413,9 @@ def test_verdicts_and_answers_go_to_the_worker_that_asked() -> None:
         at.submit(f"r{entry}", entry=entry)
     at.submit("r0", entry=5)  # a rid is one request among all workers
     at.step()
-    assert [(entry, message.accepted) for entry, message in at.verdicts()] == [(0, ["r0"]), (5, ["r5"])]
+    assert [(entry, message.accepted) for entry, message in at.verdicts()] == [(0, [1]), (5, [2])]
     ((entry, message),) = [(entry, message) for entry, message in at.verdicts() if message.rejected]
-    assert (entry, message.rejected[0].code) == (5, "duplicate_rid")
+    assert (entry, message.rejected[0].slot, message.rejected[0].code) == (5, 3, "duplicate_rid")
     at.scheduler.handle(StatsReq(9, entry=5))
     assert (at.to_detokenizer.sent[-1].id, at.to_detokenizer.sent[-1].entry) == (9, 5)
     opened = [options for message in at.to_detokenizer.sent[:-1] for options in message.opened]
@@ -455,19 +456,31 @@ def test_a_rid_of_a_dead_worker_may_come_again_at_once() -> None:
 
 def test_another_workers_requests_are_aborted_by_exact_rid_call_or_prefix() -> None:
     at, _ = desk()
-    for rid, call, entry in [("r1", "", 0), ("r10", "", 0), ("c-0", "c", 0), ("c-1", "c", 0), ("own", "", 3), ("x", "", 1)]:
-        at.submit(rid, entry=entry, call=call)
-    for asked, expected in [
-        (AbortOthersReq(1, 3, ["r"]), []),
-        (AbortOthersReq(2, 3, [""]), []),
-        (AbortOthersReq(3, 3, ["r1", "own"]), ["r1"]),
-        (AbortOthersReq(4, 3, ["c"]), ["c-0", "c-1"]),
-        (AbortOthersReq(5, 3, prefix="r"), ["r10"]),
-        (AbortOthersReq(6, 3, prefix=""), ["x"]),
+    for rid, call, entry in [
+        ("r1", "", 0),
+        ("r10", "", 0),
+        ("c-0", "c", 0),
+        ("c-1", "c", 0),
+        ("own", "", 3),
+        ("x", "", 1),
+        ("again", "", 0),
     ]:
+        at.submit(rid, entry=entry, call=call)
+    for asked, expected, notices in [
+        (AbortOthersReq(1, 3, ["r"]), [], []),
+        (AbortOthersReq(2, 3, [""]), [], []),
+        (AbortOthersReq(3, 3, ["r1", "own"]), ["r1"], [(0, [1])]),
+        (AbortOthersReq(4, 3, ["c"]), ["c-0", "c-1"], [(0, [3, 4])]),
+        (AbortOthersReq(5, 3, prefix="r"), ["r10"], [(0, [2])]),
+        (AbortOthersReq(6, 3, prefix=""), ["x", "again"], [(1, [6]), (0, [7])]),
+    ]:
+        at.to_entry.sent.clear()
+        at.asked_entries.clear()
         at.scheduler.handle(asked)
-        assert at.to_entry.sent.pop() == AbortOthersReply(asked.id, expected)
-        assert at.asked_entries[-1] == 3
+        assert list(zip(at.asked_entries, at.to_entry.sent, strict=True)) == [
+            *((entry, AbortNotice(slots, "aborted")) for entry, slots in notices),
+            (3, AbortOthersReply(asked.id, expected)),
+        ]
     at.run()
     assert not isinstance(at.finish("own"), Abort)
 

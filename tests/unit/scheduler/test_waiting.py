@@ -43,4 +43,7 @@ def test_whatever_comes_and_goes_order_and_weight_are_those_of_who_waits(moves: 
         assert list(queue) == naive
         assert len(queue) == len(naive)
         for count in (0, 1, 3, 99):
-            assert queue.num_tokens_behind(count) == sum(len(each.token_ids) for each in naive[count:])
+            assert queue.num_tokens_between(count, len(naive)) == sum(len(each.token_ids) for each in naive[count:])
+            assert queue.num_tokens_between(1, count) == sum(len(each.token_ids) for each in naive[1:count])
+        assert queue.num_ahead_of(0) == len(naive)
+        assert queue.num_ahead_of(1) == 0

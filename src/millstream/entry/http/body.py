@@ -63,6 +63,8 @@ def check_weight(body: bytes) -> None:
 def check_depth(outside: bytes) -> None:
     """Measure nesting without recursion: take away the innermost level until nothing is left. `outside` has no strings.
 
+    A decoder that recurses too deep raises, and so does whatever Python collects as garbage just then.
+
     Raises:
         RequestError: it is too deep.
     """
@@ -70,9 +72,9 @@ def check_depth(outside: bytes) -> None:
     for _ in range(MAX_DEPTH):
         inner = brackets
         brackets = _EMPTY.sub(b"", inner)
-        if brackets == inner:  # nothing is left or, in what is no JSON, what is never closed
-            return
-    if brackets:
+        if brackets == inner:
+            break  # nothing is left or, in what is no JSON, what is never closed: a decoder goes into that first
+    if brackets.count(b"[") + brackets.count(b"{") > MAX_DEPTH or _EMPTY.search(brackets):
         raise RequestError(f"The body is nested more than {MAX_DEPTH} levels deep.", code="body_too_complex")
 
 

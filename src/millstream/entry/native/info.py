@@ -9,7 +9,10 @@ from millstream import __version__
 from millstream.config import SECRETS, ServerConfig
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.service import Service
+from millstream.entry.survey import survey
 from millstream.errors import ModelNotFound
+from millstream.ipc.address import entry_name
+from millstream.messages import WorkerReport
 
 
 async def root(exchange: Exchange, service: Service) -> None:
@@ -63,12 +66,22 @@ def _shown(config: ServerConfig) -> dict[str, Any]:
     return options | {name: f"{len(options[name])} hidden" for name in SECRETS if options[name]}
 
 
+def _worker(report: WorkerReport) -> dict[str, int]:
+    return {
+        "live_requests": report.live_requests,
+        "late_rows_dropped": report.late_rows_dropped,
+        "stream_mismatch_total": report.stream_mismatches,
+        "ledger_mismatch_total": report.ledger_mismatches,
+    }
+
+
 async def server_info(exchange: Exchange, service: Service) -> None:
-    """Version, options, processes and live counts, asked of all three processes."""
+    """Version, options, processes and live counts, asked of all processes."""
     manager = service.manager
-    stats = await manager.stats()
+    found = await survey(service)
+    stats, reports = found.stats, found.reports
     by_process = {
-        "entry": manager.live_requests,
+        "entry": sum(report.live_requests for report in reports),
         "scheduler": stats.scheduler_requests,
         "detokenizer": stats.detokenizer_requests,
     }
@@ -82,6 +95,7 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "engine": manager.engine,
             "processes": service.processes,
             "entry_worker": service.entry,
+            "entry_workers": {entry_name(number): report and _worker(report) for number, report in found.workers.items()},
             "live_requests": max(by_process.values()),
             "live_requests_by_process": by_process,
             "waiting": stats.waiting,
@@ -95,9 +109,9 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "undelivered": stats.undelivered,
             "spec_draft_tokens": stats.draft_tokens,
             "spec_accepted_draft_tokens": stats.accepted_draft_tokens,
-            "late_rows_dropped": manager.late_rows_dropped,
-            "stream_mismatch_total": manager.stream_mismatches,
-            "ledger_mismatch_total": stats.ledger_mismatches,
+            "late_rows_dropped": sum(report.late_rows_dropped for report in reports),
+            "stream_mismatch_total": sum(report.stream_mismatches for report in reports),
+            "ledger_mismatch_total": found.ledger_mismatches,
             "detokenizer_rows_dropped": stats.dropped_rows,
         }
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.service import Service
+from millstream.entry.survey import survey
 from millstream.errors import RequestError
 from millstream.messages import Book, LedgerQuery
 from millstream.messages.ledger import MAX_HELD
@@ -19,8 +20,8 @@ async def debug_ledger(exchange: Exchange, service: Service) -> None:
     unknown = next((name for name in query if name != "rid"), None)
     if unknown is not None:
         raise RequestError(f"`{unknown}` is not a parameter of /debug/ledger.", param=unknown, code="unknown_parameter")
-    reply = await service.manager.stats(ledger=LedgerQuery(query.get("rid", "")))
-    await exchange.send_json({**_merged(reply.books), "mismatches": reply.ledger_mismatches})
+    found = await survey(service, LedgerQuery(query.get("rid", "")))
+    await exchange.send_json({**_merged(list(found.books())), "mismatches": found.ledger_mismatches})
 
 
 def _merged(books: Sequence[Book]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ class Tally:
         return prompts if several else prompts[0]
 
     def usage(self) -> dict[str, Any]:
-        """OpenAI's usage object so far: each prompt once, whatever n is; completions summed; cache hits of first choices."""
-        completion = sum(state.usage.completion_tokens for state in self._states if state.usage is not None)
+        """OpenAI's usage of what was handed on: each prompt and its cache hits once, whatever n is; completions summed."""
+        completion = sum(state.num_handed_on for state in self._states)
         cached = sum(state.usage.cached_tokens for state in self._states[:: self._n] if state.usage is not None)
         return {
             "prompt_tokens": self._prompt_tokens,

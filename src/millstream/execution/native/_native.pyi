@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 def instruction_set() -> str | None:
     """Return the best kernels that this machine runs, `avx512` or `avx2`, or None."""
 
+def measure_ceilings(threads: int) -> dict[str, float]:
+    """Return what this machine does at most, now: `read_gb_s`, `int8_gops`, `fp32_gflops`."""
+
 def packed_bytes(format: str, rows: int, inputs: int) -> int:
     """Return the bytes of a packed matrix."""
 

@@ -1,1 +1,1 @@
-"""The torch executor: the reference implementation, fp32 on CPU."""
+"""The torch executor: the reference implementation in fp32 on CPU, and what serves on a GPU, in bf16."""

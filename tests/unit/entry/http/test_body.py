@@ -131,3 +131,11 @@ def test_nesting_is_measured_exactly_whatever_strings_hold(value: dict[str, Any]
 def test_endless_nesting_is_the_client_s_error(count: int, opening: bytes, closing: bytes) -> None:
     with pytest.raises(RequestError):
         run(decode_body(b'{"x":' + opening * count + b"1" + closing * count + b"}"))
+
+
+@pytest.mark.parametrize("count", [101, 100_000, 1_000_000])
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b"[{"])
+def test_what_is_opened_and_never_closed_does_not_reach_the_decoder(count: int, opening: bytes) -> None:
+    with pytest.raises(RequestError) as caught:
+        run(decode_body(b'{"x":' + opening * count))
+    assert caught.value.code == "body_too_complex"

@@ -139,7 +139,7 @@ def test_an_abort_of_one_choice_leaves_the_others_alone(path: str, body: dict[st
         entry.engine.answer = lambda sent: (entry.engine.accept(sent.rid), entry.engine.row(sent.rid, "so"))
         call = Call(entry.app, path, {**body, "rid": "r", "stream": stream})
         await entry.engine.wait_sent(TokenizedGenerateReqInput, 3)
-        await until(lambda: all(state.accepted for state, _ in entry.manager._owners.values()))
+        await until(lambda: all(state.accepted for state, _ in entry.manager.registry.by_rid.values()))
         assert (await post(entry.app, "/abort_request", {"rid": "r-1"})).body == {"aborted": ["r-1"]}
         entry.engine.end("r-1", "aborted")
         for rid in ("r-0", "r-2"):

@@ -10,7 +10,8 @@ import torch
 from millstream.checkpoint.locate import ModelSource
 from millstream.config import ServerConfig
 from millstream.execution.interface import ForwardBatch, ForwardRow
-from millstream.execution.torch.runner import TorchExecutor, load_torch_executor
+from millstream.execution.torch.build import load_torch_executor
+from millstream.execution.torch.runner import TorchExecutor
 from millstream.messages.sampling import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)

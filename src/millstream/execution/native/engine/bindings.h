@@ -17,5 +17,6 @@ void bind_attention(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 void bind_model(nanobind::module_& m);
 void bind_thread_pool(nanobind::module_& m);
+void bind_ceilings(nanobind::module_& m);
 
 }  // namespace ms

@@ -14,4 +14,5 @@ NB_MODULE(_native, m) {
     ms::bind_sampling(m);
     ms::bind_model(m);
     ms::bind_thread_pool(m);
+    ms::bind_ceilings(m);
 }

@@ -95,6 +95,11 @@ struct Kernels {
     Best (*argmax)(const float* logits, int n);
     // as millstream.execution.sampling draws; -1 where no token may be drawn: all -inf, or one is NaN or +inf. `scratch`: draw_scratch_bytes(n)
     int32_t (*draw)(const Draw& row, int n, void* scratch);
+
+    // ceilings.cpp: rounds of products in registers, returning how many operations that was; and a pass over memory
+    int64_t (*int8_products)(int64_t rounds);
+    int64_t (*float_products)(int64_t rounds);
+    float (*read_floats)(const float* values, int64_t n);
 };
 
 const Kernels* kernels_avx512();

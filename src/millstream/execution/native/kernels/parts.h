@@ -31,4 +31,9 @@ void merge(const float* part_max, const float* part_sum, const float* part_out, 
 Best argmax(const float* logits, int n);
 int32_t draw(const Draw& row, int n, void* scratch);
 
+// ceilings.cpp
+int64_t int8_products(int64_t rounds);
+int64_t float_products(int64_t rounds);
+float read_floats(const float* values, int64_t n);
+
 }  // namespace ms::MS_ISA

@@ -1,0 +1,223 @@
+"""From a call to requests on their way: final before they are sent, all or none, one verdict each."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.generation import Origin
+from millstream.errors import ContextLengthExceeded, DeadlineExceeded, DuplicateRid, RequestError
+from millstream.messages import (
+    AbortReq,
+    AdmissionOutput,
+    SamplingParams,
+    Stop,
+    TokenizedGenerateReqInput,
+)
+from tests.support.asgi import run, until
+from tests.support.engine import CONTEXT_LENGTH, TOKENIZER, hold
+from tests.unit.entry.harness import make, request, submit
+
+
+def test_a_request_is_final_before_it_is_sent() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        await submit(manager, request(text="hello there", add_special_tokens=False))
+        (sent,) = engine.requests
+        assert sent.input_ids == TOKENIZER.encode("hello there", add_special_tokens=False)
+        assert sent.max_new_tokens == CONTEXT_LENGTH - len(sent.input_ids) == sent.sampling.max_new_tokens
+        assert sent.sampling.seed == 77
+        assert sent.timing.tokenized > 0
+
+    run(scenario())
+
+
+def test_a_given_seed_is_kept_and_a_default_limit_is_shortened_to_the_context() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        ids = [5] * (CONTEXT_LENGTH - 3)
+        origin = Origin(api="test", model="tiny", prompt_param="prompt", default_max_new_tokens=16)
+        await submit(manager, request(input_ids=ids, sampling=SamplingParams(seed=3)), origin=origin)
+        assert (engine.requests[0].max_new_tokens, engine.requests[0].sampling.seed) == (3, 3)
+
+    run(scenario())
+
+
+def test_long_text_is_encoded_in_a_thread_and_gives_the_same_ids() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        text = "ab " * 1000
+        with pytest.raises(ContextLengthExceeded) as caught:
+            await submit(manager, request(text=text))
+        assert str(CONTEXT_LENGTH) in caught.value.message
+        assert str(len(TOKENIZER.encode(text))) in caught.value.message
+        assert engine.sent == []
+        assert manager.live_requests == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        pytest.param({"input_ids": []}, RequestError, id="empty"),
+        pytest.param({"text": "", "add_special_tokens": False}, RequestError, id="empty-text"),
+        pytest.param({"input_ids": [10**30]}, RequestError, id="huge-id"),
+        pytest.param({"input_ids": [-1]}, RequestError, id="negative-id"),
+        pytest.param({"input_ids": [5] * CONTEXT_LENGTH}, ContextLengthExceeded, id="full"),
+        pytest.param({"sampling": SamplingParams(max_new_tokens=CONTEXT_LENGTH)}, ContextLengthExceeded, id="asks-too-much"),
+        pytest.param({"sampling": SamplingParams(min_new_tokens=CONTEXT_LENGTH)}, RequestError, id="min-beyond-the-room"),
+        pytest.param({"sampling": SamplingParams(temperature=-1)}, RequestError, id="sampling"),
+        pytest.param({"text": "x" * (CONTEXT_LENGTH * 256 + 1)}, ContextLengthExceeded, id="hopelessly-long"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_is_sent_and_leaves_nothing(change: Any, error: type[Exception]) -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        with pytest.raises(error):
+            await submit(manager, request("a"), request("b", **change))
+        assert engine.sent == []
+        assert manager.live_requests == 0
+        await submit(manager)  # the rid is free again
+
+    run(scenario())
+
+
+def test_a_duplicate_of_a_live_rid_is_refused_and_the_first_is_unharmed() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = hold
+        first = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput)
+        with pytest.raises(DuplicateRid):
+            await submit(manager)
+        with pytest.raises(DuplicateRid):  # the rid of a call with several requests is taken too
+            await submit(manager, request("r-0"), request("r-1"))
+        engine.say("hi")(engine.requests[0])
+        generation = await first
+        ((_, row),) = await generation.receive()
+        assert (row.text, row.finish) == ("hi", Stop())
+        manager.release(generation)
+        assert engine.aborts == []
+        assert manager.live_requests == 0
+
+    run(scenario())
+
+
+def test_a_rejection_is_raised_with_its_facts_and_the_accepted_ones_are_aborted() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = hold
+        task = asyncio.create_task(submit(manager, request("r-0"), request("r-1")))
+        await engine.wait_sent(TokenizedGenerateReqInput, 2)
+        engine.accept("r-0")
+        engine.reject("r-1")
+        with pytest.raises(RequestFailed) as caught:
+            await task
+        assert (caught.value.failure.status, caught.value.failure.retry_after_s) == (429, 1)
+        assert [abort.rid for abort in engine.aborts] == ["r-0"]
+        assert manager.live_requests == 1  # until its final row
+        engine.end("r-0", "aborted")
+        assert manager.live_requests == 0
+
+    run(scenario())
+
+
+def test_rows_that_overtake_the_verdict_count_as_one() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = lambda sent: engine.row(sent.rid, "fast", finish=Stop())
+        generation = await submit(manager)
+        assert [row.text for _, row in await generation.receive()] == ["fast"]
+        manager.release(generation)
+        # the rid is used again before the verdict on the first comes: it must not pass for the second's
+        engine.answer = hold
+        second = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput, 2)
+        engine.handle(AdmissionOutput(accepted=[engine.requests[0].slot]))
+        engine.reject("r")
+        with pytest.raises(RequestFailed):
+            await second
+
+    run(scenario())
+
+
+def test_a_rid_whose_rows_overtake_the_verdict_again_and_again_waits_for_its_own_verdict() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = lambda sent: engine.row(sent.rid, "fast", finish=Stop())
+        for _ in range(2):
+            manager.release(await submit(manager))
+        assert manager.ledger.totals() == {}
+        engine.answer = hold
+        third = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput, 3)
+        engine.handle(AdmissionOutput(accepted=[sent.slot for sent in engine.requests[:2]]))
+        assert not manager.registry.by_rid["r"][0].accepted
+        engine.reject("r")
+        with pytest.raises(RequestFailed):
+            await third
+        assert manager.ledger.totals() == {}
+
+    run(scenario())
+
+
+def test_a_request_that_comes_too_late_is_not_even_tokenised() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        with pytest.raises(DeadlineExceeded, match=r"within 1\.5 s"):
+            await submit(manager, request(text="hello", deadline=2.5))
+        assert (engine.sent, manager.live_requests) == ([], 0)
+
+    run(scenario())
+
+
+def test_cancelled_before_dispatch_leaves_locally() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        task = asyncio.create_task(submit(manager, request(text="word " * 1000)))
+        await until(lambda: manager.live_requests > 0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert engine.sent == []
+        assert manager.live_requests == 0
+
+    run(scenario())
+
+
+def test_cancelled_while_waiting_for_admission_aborts_once_and_keeps_the_state_until_the_final_row() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = hold
+        task = asyncio.create_task(submit(manager))
+        await engine.wait_sent(TokenizedGenerateReqInput)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        manager.abort("r")
+        manager.abort_all()
+        assert engine.aborts == [AbortReq("r", "client_gone")]
+        engine.accept("r")
+        engine.row("r", "late")
+        assert manager.live_requests == 1
+        engine.end("r")
+        assert manager.live_requests == 0
+        assert manager.late_rows_dropped == 0
+
+    run(scenario())
+
+
+def test_a_dead_scheduler_owes_no_verdicts() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = lambda sent: engine.row(sent.rid, "fast", finish=Stop())
+        manager.release(await submit(manager))
+        manager.fail_all(Failure(503, "dead", "service_unavailable_error"))
+        engine.answer = lambda sent: engine.accept(sent.rid)
+        manager.release(await submit(manager))  # the new scheduler's verdict on the same rid is not taken for the old one's
+
+    run(scenario())
