@@ -2,8 +2,8 @@
 
 A file is named after the SHA-256 of the model file it was made of, and says in its first page what it is and what one page in
 every `PAGES_A_SAMPLE` of it adds up to. Whatever does not fit is made again: a file that was cut short, or that a disk gave
-back as zeros, is found at once; single bits that rot are not, for that would mean to read all of it at each start. A directory that
-cannot be written to costs a start some seconds and nothing else.
+back as zeros, is found at once; single bits that rot are not, for that would mean to read all of it at each start. A
+directory that cannot be written to costs a start some seconds and nothing else.
 """
 
 from __future__ import annotations
