@@ -12,8 +12,10 @@ def find_native() -> ModuleType | str:
     """Return the extension module `_native`, or a clause that says why it is of no use here."""
     try:
         import millstream.execution.native._native as _native
+    except ModuleNotFoundError:
+        return _NOT_BUILT
     except ImportError as error:
-        return _NOT_BUILT if error.name is None or error.name.endswith("_native") else str(error)
+        return f"it cannot be loaded: {error}"
     return _native if _native.instruction_set() is not None else _NO_INSTRUCTIONS
 
 

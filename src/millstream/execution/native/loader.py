@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from millstream.checkpoint.config import ModelConfig, RopeConfig
 from millstream.checkpoint.locate import ModelSource
 from millstream.checkpoint.weights import Checkpoint
+from millstream.errors import StartupError
 from millstream.execution.native.availability import native_module
 from millstream.execution.native.packed_cache import Bytes, PackedCache, packed_in_memory
 from millstream.execution.native.packing import pack_matrices, plan_matrices, total_bytes
@@ -42,7 +43,7 @@ def load_native_model(
         isa: the kernels to use; the best of the machine's where empty.
 
     Raises:
-        StartupError: the checkpoint lacks a weight, or has one in another shape.
+        StartupError: the checkpoint lacks a weight, or has one in another shape, or one that is not finite.
     """
     plans = plan_matrices(checkpoint)
     size = total_bytes(plans)
@@ -130,4 +131,6 @@ def _read(checkpoint: Checkpoint, name: str, size: int) -> Floats:
     padded = -(-size // BLOCK_ROWS) * BLOCK_ROWS if name.endswith(".bias") else size
     values = np.zeros(padded, dtype=np.float32)
     checkpoint.read(name, values[:size])
+    if not np.isfinite(values).all():
+        raise StartupError(f"`{name}` of the model has numbers that are not finite.")
     return values

@@ -89,16 +89,21 @@ def _tasks(checkpoint: Checkpoint, plan: MatrixPlan, out: Bytes) -> Iterator[Cal
         return
     for begin in range(0, num_blocks, BLOCKS_PER_TASK):
         end = min(num_blocks, begin + BLOCKS_PER_TASK)
-        yield partial(native.pack_gguf, stored.type, stored.data, plan.rows, plan.inputs, stored.row_order, begin, end, out)
+        pack = partial(native.pack_gguf, stored.type, stored.data, plan.rows, plan.inputs, stored.row_order, begin, end, out)
+        yield partial(_or_refuse, plan, pack)
 
 
 def _pack_floats(checkpoint: Checkpoint, plan: MatrixPlan, num_blocks: int, out: Bytes) -> None:
     weights = np.empty((plan.rows, plan.inputs), dtype=np.float32)
     checkpoint.read(plan.name, weights)
+    _or_refuse(plan, partial(native_module().pack_floats, weights, 0, num_blocks, out))
+
+
+def _or_refuse(plan: MatrixPlan, pack: Callable[[], None]) -> None:
     try:
-        native_module().pack_floats(weights, 0, num_blocks, out)
+        pack()
     except ValueError as error:
-        raise StartupError(f"`{plan.name}` of the model cannot be quantised to 8 bits: {error}.") from error
+        raise StartupError(f"`{plan.name}` of the model cannot be packed: {error}.") from error
 
 
 def _shapes(config: ModelConfig) -> Iterator[tuple[str, int, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from millstream.checkpoint.gguf import TensorInfo
 from millstream.checkpoint.quant import dequantize
 
-from .matrices import BLOCKS, FORMATS, ISAS, Packed, native, pack, random_tensor, unpack
+from .matrices import BLOCKS, FORMATS, HALVES, ISAS, Packed, native, pack, random_tensor, unpack
 
 shapes = st.tuples(st.sampled_from(list(FORMATS)), st.integers(1, 40), st.integers(1, 3), st.integers(0, 2**32))
 
@@ -87,6 +89,17 @@ def test_a_float_that_eight_bits_cannot_hold_is_refused(bad: float) -> None:
     values[2, 39] = bad
     with pytest.raises(ValueError, match="not finite, or too large"):
         pack_floats(values)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("kind", "place"), [(kind, place) for kind in FORMATS for place in HALVES[kind]])
+def test_a_stored_scale_that_is_not_finite_is_refused(kind: str, place: int, bad: float) -> None:
+    tensor = tensor_of((kind, 20, 2, 0))
+    data = tensor.data.copy()
+    last = len(data) - BLOCKS[kind].bytes
+    data[last + place : last + place + 2] = np.array([bad], "<f2").view(np.uint8)
+    with pytest.raises(ValueError, match="a scale is not finite"):
+        pack(replace(tensor, data=data))
 
 
 def test_arrays_of_other_sizes_are_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import ModuleType
 
 import pytest
@@ -28,3 +30,18 @@ def test_pools_come_and_go(native: ModuleType) -> None:
 
 def test_a_step_without_tasks_in_a_phase_ends(native: ModuleType) -> None:
     assert native.ThreadPool(2).try_out(4, 0, 1) == (0, 0)
+
+
+def test_threads_that_the_machine_does_not_have_are_an_error_and_no_crash(native: ModuleType) -> None:
+    script = """
+import resource
+from millstream.execution.native._native import ThreadPool
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))  # no room for a thousand stacks
+try:
+    ThreadPool(1024)
+except RuntimeError as error:
+    print(error)
+ThreadPool(2).try_out(3, 20, 10)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.strip()) == (0, "1024 threads cannot be started: Resource temporarily unavailable")

@@ -81,8 +81,12 @@ void pack_gguf(const std::string& type, ConstBytes stored, int rows, int inputs,
     check_packed(packed_format(kind), rows, inputs, block_begin, block_end, out.size());
     if (order) check_order(*order, rows);
     const int32_t* const from = order ? order->data() : nullptr;
-    nb::gil_scoped_release released;
-    pack_stored(kind, stored.data(), rows, inputs, from, block_begin, block_end, out.data());
+    bool is_packed;
+    {
+        nb::gil_scoped_release released;
+        is_packed = pack_stored(kind, stored.data(), rows, inputs, from, block_begin, block_end, out.data());
+    }
+    require(is_packed, "a scale is not finite");
 }
 
 void pack_float_rows(Array<const float, 2> values, int block_begin, int block_end, Bytes out) {

@@ -27,6 +27,8 @@ uint16_t half_at(const uint8_t* p) {
     return half;
 }
 
+bool is_finite(uint16_t half) { return (half & 0x7C00) != 0x7C00; }
+
 // 16 bytes: weights 0-15 in the low halves, 16-31 in the high ones
 void read_nibbles(const uint8_t* bytes, uint8_t* q) {
     for (int i = 0; i < 16; ++i) {
@@ -208,7 +210,7 @@ size_t packed_bytes(Format format, int rows, int inputs) {
     return block_bytes(format, padded_inputs(format, inputs) / GROUP) * (padded_rows(rows) / BLOCK_ROWS);
 }
 
-void pack_stored(Stored type, const uint8_t* stored, int rows, int inputs, const int32_t* order, int block_begin, int block_end, uint8_t* out) {
+bool pack_stored(Stored type, const uint8_t* stored, int rows, int inputs, const int32_t* order, int block_begin, int block_end, uint8_t* out) {
     const Format format = packed_format(type);
     const size_t row_bytes = stored_row_bytes(type, inputs);
     const int num_groups = inputs / GROUP;
@@ -223,10 +225,12 @@ void pack_stored(Stored type, const uint8_t* stored, int rows, int inputs, const
             for (int g = 0; g < num_groups; ++g) {
                 RowGroup group{};
                 read_group(type, from, g, group);
+                if (!is_finite(group.d) || !is_finite(group.m)) return false;
                 write_group(format, group, row, g, at);
             }
         }
     }
+    return true;
 }
 
 bool pack_floats(const float* values, int rows, int inputs, int block_begin, int block_end, uint8_t* out) {

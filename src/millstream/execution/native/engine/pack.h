@@ -22,7 +22,8 @@ size_t packed_bytes(Format format, int rows, int inputs);
 
 // Blocks block_begin..block_end - 1 of the packed matrix at `out`, from rows of GGUF blocks at `stored`. Packed row i is stored row
 // order[i], or i where `order` is null; rows past `rows` are zero. The weights stay the same to the bit.
-void pack_stored(Stored type, const uint8_t* stored, int rows, int inputs, const int32_t* order, int block_begin, int block_end, uint8_t* out);
+// False where a scale is NaN or infinite, as in a file that is damaged.
+bool pack_stored(Stored type, const uint8_t* stored, int rows, int inputs, const int32_t* order, int block_begin, int block_end, uint8_t* out);
 
 // The same from float rows into Format::q8: each group's scale is the least fp16 number that is not below max|w| / 127, each weight
 // rounded to the nearest multiple (ties to even). False where a weight is not finite or above 8e6: its scale would be none.

@@ -7,6 +7,8 @@
 
 #include <climits>
 #include <stdexcept>
+#include <string>
+#include <system_error>
 
 namespace ms {
 
@@ -70,10 +72,17 @@ struct ThreadPool::Job {
 
 ThreadPool::ThreadPool(int num_threads) {
     if (num_threads < 1) throw std::invalid_argument("a thread pool needs a thread");
-    for (int thread = 1; thread < num_threads; ++thread) workers_.emplace_back([this, thread] { serve(thread); });
+    try {
+        for (int thread = 1; thread < num_threads; ++thread) workers_.emplace_back([this, thread] { serve(thread); });
+    } catch (const std::system_error& error) {
+        stop();
+        throw std::runtime_error(std::to_string(num_threads) + " threads cannot be started: " + error.code().message());
+    }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
     stopping_.store(true);
     generation_.add(1, true);
     for (std::thread& worker : workers_) worker.join();

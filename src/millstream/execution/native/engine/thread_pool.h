@@ -39,7 +39,7 @@ struct Phase {
 
 class ThreadPool {
   public:
-    // `num_threads` - 1 threads of its own; the caller of `run` is the other one.
+    // `num_threads` - 1 threads of its own; the caller of `run` is the other one. Throws where they cannot be started.
     explicit ThreadPool(int num_threads);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
@@ -55,6 +55,7 @@ class ThreadPool {
 
     static void work(Job& job, int thread);
     void serve(int thread);
+    void stop();
     std::shared_ptr<Job> take_job();
 
     std::vector<std::thread> workers_;
