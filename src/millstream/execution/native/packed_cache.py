@@ -109,7 +109,8 @@ def _write(path: Path, size: int, digest: str, pack: Callable[[Bytes], None]) ->
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
     try:
         with os.fdopen(descriptor, "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # as long as somebody works on it
+            with contextlib.suppress(OSError):  # where nobody can lock, nobody removes either
+                fcntl.flock(file, fcntl.LOCK_EX)  # as long as somebody works on it
             os.posix_fallocate(file.fileno(), 0, HEADER_BYTES + size)  # a full disk is an error here, and not a SIGBUS later
             memory = mmap.mmap(file.fileno(), HEADER_BYTES + size)
             whole = np.frombuffer(memory, dtype=np.uint8)
