@@ -14,7 +14,7 @@ TINY = np.float32(1.4e-36)  # groups below this count as zero
 isas = pytest.mark.parametrize("isa", ISAS)
 
 
-LARGE_GROUP = 1.5  # kernels.h
+LARGE_GROUP = 2.0  # kernels.h
 
 
 def values_of(seed: int, shape: tuple[int, int], spread: float = 100) -> np.ndarray:

@@ -12,7 +12,7 @@ namespace ms {
 
 enum class Activation : int32_t { silu, gelu_tanh, gelu };
 
-constexpr double LARGE_GROUP = 1.5;  // see quantize
+constexpr double LARGE_GROUP = 2.0;  // see quantize
 
 constexpr int PARTITION = 256;  // tokens of context whose softmax is taken on its own; the parts are merged in order
 
