@@ -52,6 +52,6 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def has_gpu() -> bool:
+def has_gpu_driver() -> bool:
     """Whether an NVIDIA driver is there. Asks the file system: to ask torch would take seconds and 200 MB."""
     return Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidiactl").exists()

@@ -13,7 +13,7 @@ from millstream.checkpoint.weights import load_model_config
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import Executor
-from millstream.execution.machine import has_gpu
+from millstream.execution.machine import has_gpu_driver
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,11 @@ def choose_executor(config: ServerConfig, source: ModelSource) -> tuple[Literal[
     """
     if config.executor in ("native", "torch"):
         return config.executor, None
-    if has_gpu():
-        return "torch", None
+    if has_gpu_driver():  # is quick to see; whether this torch can use it, only torch can say
+        from millstream.execution.torch.build import can_use_gpu
+
+        if can_use_gpu():
+            return "torch", None
     from millstream.execution.native.executor import why_not_native
 
     reason = why_not_native(config, load_model_config(source))

@@ -35,7 +35,7 @@ def load_torch_executor(config: ServerConfig, source: ModelSource, *, use_gpu: b
     Raises:
         StartupError: the model is broken or not supported, or the options do not fit it.
     """
-    is_gpu = torch.cuda.is_available() if use_gpu is None else use_gpu
+    is_gpu = can_use_gpu() if use_gpu is None else use_gpu
     own_kv = "bf16" if is_gpu else "fp32"
     if config.kv_cache_dtype not in ("auto", own_kv):
         raise StartupError(
@@ -70,8 +70,13 @@ def describe_torch_executor(config: ServerConfig, source: ModelSource) -> str:
     """
     model = open_checkpoint(source).config
     context_length = config.context_length or model.context_length
-    device = _device_name(config, torch.cuda.is_available())
+    device = _device_name(config, can_use_gpu())
     return f"torch {torch.__version__} on {device}: {model.num_layers} layers, {context_length:,} tokens of context"
+
+
+def can_use_gpu() -> bool:
+    """Whether there is a GPU and this build of torch computes on it."""
+    return torch.cuda.is_available()
 
 
 def _on_cpu(config: ServerConfig, checkpoint: Checkpoint, context_length: int) -> TorchExecutor:
