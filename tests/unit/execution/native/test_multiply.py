@@ -114,7 +114,7 @@ def test_second_terms_of_other_tokens_and_groups_change_nothing(isa: str, kind: 
 @isas
 def test_rows_of_more_than_64_groups_find_their_flags(isa: str) -> None:
     packed, x = case("Q4_0", 40, 150, 9)
-    assert (x.flags != 0).all()
+    assert all((word != 0).any() for word in x.flags)
     expected, bound = exact_product(packed.tensor, x)
     assert (np.abs(multiply(isa, packed, x)[:, :40] - expected) <= bound).all()
 
