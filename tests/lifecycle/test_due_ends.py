@@ -30,6 +30,7 @@ def standing_still(url: str, name: str) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", STOPPED)
 def test_a_deadline_holds_while_a_process_stands_still(tmp_path: Path, victim: str) -> None:
     with running(tmp_path, *PATIENT) as (server, url):
@@ -72,6 +73,7 @@ def test_an_abort_is_answered_while_a_process_stands_still_and_the_rid_is_free(t
         assert server.log().count("request r api=chat model=scripted cause=aborted ") == 1
 
 
+@pytest.mark.long
 def test_what_ended_so_is_not_replayed_to_the_next_detokenizer(tmp_path: Path) -> None:
     with running(tmp_path, "--wedge-timeout-s", "4") as (server, url):
         timed = [Stream(url, body(100_000, timeout=1.0)) for _ in range(NUM_STREAMS)]

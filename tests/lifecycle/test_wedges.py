@@ -16,6 +16,7 @@ from tests.support.streams import Stream
 NUM_STREAMS = 32
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", ["entry-0", "scheduler", "detokenizer"])
 def test_a_stopped_process_is_killed_and_replaced(tmp_path: Path, victim: str) -> None:
     with running(tmp_path, "--wedge-timeout-s", "3") as (server, url):

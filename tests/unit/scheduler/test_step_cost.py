@@ -47,6 +47,7 @@ def desk(price: tuple[float, float, float], bound_s: float | None = BOUND_S) -> 
     return Desk(executor, clock=clock, max_running_requests=32, chunked_prefill_size=512, target_itl_s=bound_s), executor
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(
     price=st.tuples(st.floats(0.001, 0.04), st.floats(0, 0.001), st.floats(0.0001, 0.0012)),
