@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from millstream.ipc.address import entry_number
 from tests.support.faults import DEADLINE_S, NUM_STREAMS, alive, assert_at_rest, body, expected, pids_of, running, wait_gone
 from tests.support.server import Server, assert_ledger_comes_to_rest, ledger, server_info
 from tests.support.streams import Stream
+
+pytestmark = pytest.mark.long
 
 WORKERS = ("--entry-workers", "3")
 
