@@ -70,12 +70,17 @@ def describe_executor(config: ServerConfig, source: ModelSource | None) -> str:
     if config.executor == "scripted" or source is None:
         return "scripted, a stand-in that needs no model"
     name, reason = choose_executor(config, source)
+    model = load_model_config(source)
     if name == "native":
-        from millstream.execution.native.executor import describe_native_executor
+        from millstream.execution.native.executor import check_native
+        from millstream.execution.native.executor import describe_native as describe
 
-        return describe_native_executor(config, source)
-    try:
-        from millstream.execution.torch.build import describe_torch_executor
-    except ImportError as error:
-        raise StartupError(f"torch cannot be imported: {error}.", hint="pip install torch") from error
-    return describe_torch_executor(config, source) + ("" if reason is None else f"; not native, because {reason}")
+        check_native(config, model)
+    else:
+        try:
+            from millstream.execution.torch.build import describe_torch as describe
+        except ImportError as error:
+            raise StartupError(f"torch cannot be imported: {error}.", hint="pip install torch") from error
+    context_length = config.context_length or model.context_length
+    what = f"{describe(config)}: {model.num_layers} layers, {context_length:,} tokens of context"
+    return what if reason is None else f"{what}; not native, because {reason}"

@@ -30,7 +30,7 @@ Ids = NDArray[np.intp]
 FIRST_CANDIDATES = 512  # how many of the largest logits top_p looks at before it looks at more
 NOT_FINITE = "The model's output is not finite."
 ALL_BANNED = "No token may follow: every one is banned."
-_MASK = (1 << 64) - 1
+SEED_MASK = (1 << 64) - 1  # what the hash takes of a seed
 
 
 def sample(
@@ -98,9 +98,9 @@ def draw_key(seed: int, index: int) -> int:
 
 
 def _mix(value: int) -> int:
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    value = (value + 0x9E3779B97F4A7C15) & SEED_MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & SEED_MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & SEED_MASK
     return value ^ (value >> 31)
 
 
@@ -111,13 +111,18 @@ def _draw(logits: Floats, row: ForwardRow, made: Sequence[int]) -> int | None:
     best = int(logits.argmax())
     if logits[best] == -np.inf:
         return None
-    if params.temperature < GREEDY_BELOW or params.top_k == 1:
+    if is_greedy(params):
         return best
     ids, weights = _candidates(logits, params)
     arrivals = np.log(uniforms(row.seed, output_index(row, made), ids))
     with np.errstate(divide="ignore", over="ignore"):  # a weight of 0, or next to it, never arrives
         arrivals /= weights
     return int(ids[arrivals.argmax()])  # they are negative: the largest is the first to arrive
+
+
+def is_greedy(params: SamplingParams) -> bool:
+    """Whether the most likely token is taken."""
+    return params.temperature < GREEDY_BELOW or params.top_k == 1
 
 
 def output_index(row: ForwardRow, made: Sequence[int]) -> int:

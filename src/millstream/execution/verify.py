@@ -8,10 +8,10 @@ from Transformers via Speculative Decoding", 2023, accept at random because thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
-from millstream.execution.interface import ForwardRow
+from millstream.execution.interface import ForwardOutput, ForwardRow
 from millstream.execution.sampling import Floats, sample
 
 # (places, rows, made) -> ids and errors, as `sample` gives them, from the logits at `places` of all positions that may draw
@@ -65,6 +65,17 @@ def draw_with_drafts(rows: Sequence[ForwardRow], draw: Draw) -> tuple[list[list[
         going_on = still
         depth += 1
     return made, first_errors
+
+
+def note_drawn(
+    output: ForwardOutput, indices: Sequence[int], drawn: Sequence[list[int]], errors: Mapping[int, str]
+) -> list[int]:
+    """Put what was drawn for the rows at `indices` of a batch, and their errors, into `output`. Return the rows that failed."""
+    for place, index in enumerate(indices):
+        output.token_ids[index] = drawn[place]
+    failed = [indices[place] for place in errors]
+    output.errors.update(zip(failed, errors.values(), strict=True))
+    return failed
 
 
 def num_agreeing(token_ids: Sequence[int], draft: Sequence[int]) -> int:

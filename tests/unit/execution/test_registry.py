@@ -6,6 +6,7 @@ import pytest
 
 from millstream.checkpoint.locate import ModelSource, resolve_model
 from millstream.config import ServerConfig
+from millstream.errors import StartupError
 from millstream.execution import registry
 from millstream.execution.native import availability, executor
 from millstream.execution.registry import choose_executor, describe_executor
@@ -55,6 +56,12 @@ def test_pages_that_the_kernels_cannot_take_are_a_reason(source: ModelSource) ->
     name, reason = choose_executor(ServerConfig(page_size=8), source)
     assert name == "torch"
     assert "page_size is 8" in str(reason)
+
+
+def test_who_names_the_native_one_is_told_why_it_cannot_run(source: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "find_native", lambda: "it was not built")
+    with pytest.raises(StartupError, match="the native executor cannot run: it was not built"):
+        describe_executor(ServerConfig(executor="native"), source)
 
 
 @pytest.mark.parametrize("name", ["native", "torch"])

@@ -17,16 +17,16 @@ from platformdirs import user_cache_path
 
 from millstream.checkpoint.config import ModelConfig
 from millstream.checkpoint.locate import ModelSource
-from millstream.checkpoint.weights import load_model_config, open_checkpoint
+from millstream.checkpoint.weights import open_checkpoint
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
-from millstream.execution.machine import context_limit, machine_memory, num_cores, pool_pages
+from millstream.execution.machine import capabilities_of, context_limit, machine_memory, num_cores, pool_pages
 from millstream.execution.native.availability import find_native, native_module
 from millstream.execution.native.loader import kv_bytes_per_token, load_native_model
 from millstream.execution.native.sampler import StepSampler
 from millstream.execution.sampling import NOT_FINITE
-from millstream.execution.verify import draw_with_drafts
+from millstream.execution.verify import draw_with_drafts, note_drawn
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +54,8 @@ class NativeExecutor:
         if sampled:
             sampler = StepSampler(self._model, self.capabilities.vocab_size)
             drawn, errors = draw_with_drafts([rows[index] for index in sampled], sampler)
-            for place, index in enumerate(sampled):
-                output.token_ids[index] = drawn[place]
-                if place in errors:
-                    output.errors[index] = errors[place]
-                    self._heal(rows[index])
+            for index in note_drawn(output, sampled, drawn, errors):
+                self._heal(rows[index])
         return output
 
     def forward_logits(self, batch: ForwardBatch) -> list[Floats]:
@@ -109,8 +106,7 @@ def load_native_executor(config: ServerConfig, source: ModelSource) -> NativeExe
     """
     checkpoint = open_checkpoint(source)
     model = checkpoint.config
-    if (reason := why_not_native(config, model)) is not None:
-        raise StartupError(f"the native executor cannot run: {reason}.", hint="pass --executor torch")
+    check_native(config, model)
     context_length = context_limit(config, model)
     kv_type = "fp16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     num_pages = pool_pages(
@@ -132,29 +128,23 @@ def load_native_executor(config: ServerConfig, source: ModelSource) -> NativeExe
     )  # fmt: skip
     return NativeExecutor(
         native,
-        Capabilities(
-            vocab_size=model.vocab_size,
-            context_length=context_length,
-            num_pages=num_pages,
-            page_size=config.page_size,
-            eos_token_ids=model.eos_token_ids,
-            executor="native",
-        ),
+        capabilities_of(config, model, context_length=context_length, num_pages=num_pages, executor="native"),
     )
 
 
-def describe_native_executor(config: ServerConfig, source: ModelSource) -> str:
-    """What would serve the model of `source`, in a sentence; its weights are not loaded.
+def check_native(config: ServerConfig, model: ModelConfig) -> None:
+    """Refuse what cannot run.
 
     Raises:
-        StartupError: the model is broken or not supported.
+        StartupError: the native executor cannot serve this model here.
     """
-    model = load_model_config(source)
-    context_length = config.context_length or model.context_length
-    return (
-        f"native kernels ({native_module().instruction_set()}, {config.threads or num_cores()} threads): "
-        f"{model.num_layers} layers, {context_length:,} tokens of context"
-    )
+    if (reason := why_not_native(config, model)) is not None:
+        raise StartupError(f"the native executor cannot run: {reason}.", hint="pass --executor torch")
+
+
+def describe_native(config: ServerConfig) -> str:
+    """What would compute, in a few words, where it can run."""
+    return f"native kernels ({native_module().instruction_set()}, {config.threads or num_cores()} threads)"
 
 
 def why_not_native(config: ServerConfig, model: ModelConfig) -> str | None:

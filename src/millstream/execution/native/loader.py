@@ -14,12 +14,11 @@ from millstream.checkpoint.weights import Checkpoint
 from millstream.errors import StartupError
 from millstream.execution.native.availability import native_module
 from millstream.execution.native.packed_cache import Bytes, PackedCache, packed_in_memory
-from millstream.execution.native.packing import pack_matrices, plan_matrices, total_bytes
+from millstream.execution.native.packing import BLOCK_ROWS, pack_matrices, plan_matrices, total_bytes
 from millstream.execution.rope import rotary_frequencies
 
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}  # as in kernels/kernels.h
 KV_TYPES = {"fp16": 0, "fp32": 1, "int8": 2}  # as in kernels/layout.h
-BLOCK_ROWS = 16
 
 Floats = NDArray[np.float32]
 
@@ -51,9 +50,10 @@ def load_native_model(
     def pack(out: Bytes) -> None:
         pack_matrices(checkpoint, plans, out, threads)
 
-    # a directory of safetensors is many files; only a single one is worth a name by its content
-    is_cached = cache_dir is not None and source.kind == "gguf"
-    packed = PackedCache(cache_dir).load(source.path, size, pack) if is_cached and cache_dir else packed_in_memory(size, pack)
+    if cache_dir is not None and source.kind == "gguf":
+        packed = PackedCache(cache_dir).load(source.path, size, pack)
+    else:  # a directory of safetensors is many files; only a single one has a name by its content
+        packed = packed_in_memory(size, pack)
     matrices = {
         plan.name: (plan.format, plan.rows, plan.inputs, packed[plan.offset : plan.offset + plan.size]) for plan in plans
     }

@@ -12,10 +12,7 @@ from typing import Any
 import numpy as np
 
 from millstream.execution.interface import ForwardRow
-from millstream.execution.sampling import ALL_BANNED, NOT_FINITE, adjusted, is_adjusted, output_index
-from millstream.messages.sampling import GREEDY_BELOW
-
-SEED_MASK = (1 << 64) - 1
+from millstream.execution.sampling import ALL_BANNED, NOT_FINITE, SEED_MASK, adjusted, is_adjusted, is_greedy, output_index
 
 
 class StepSampler:
@@ -39,7 +36,7 @@ class StepSampler:
                 errors[index] = NOT_FINITE
             elif is_adjusted(row) and (token_id := self._adjust(place, row, made[index])) < 0:
                 errors[index] = ALL_BANNED
-            elif row.sampling.temperature >= GREEDY_BELOW and row.sampling.top_k != 1:
+            elif not is_greedy(row.sampling):
                 drawing.append(index)
             token_ids.append(0 if index in errors else token_id)
         if drawing:
@@ -57,6 +54,5 @@ class StepSampler:
 
 
 def _draw(place: int, row: ForwardRow, made: Sequence[int]) -> tuple[int, float, int, float, float, int, int]:
-    params = row.sampling
-    seed = row.seed & SEED_MASK  # as the hash takes it
+    params, seed = row.sampling, row.seed & SEED_MASK
     return place, params.temperature, max(params.top_k, 0), params.top_p, params.min_p, seed, output_index(row, made)

@@ -14,8 +14,7 @@ from millstream.checkpoint.locate import ModelSource
 from millstream.checkpoint.weights import Checkpoint, open_checkpoint
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
-from millstream.execution.interface import Capabilities
-from millstream.execution.machine import context_limit, machine_memory, num_cores, pool_pages
+from millstream.execution.machine import capabilities_of, context_limit, machine_memory, num_cores, pool_pages
 from millstream.execution.torch import gpu
 from millstream.execution.torch.decoder import Decoder
 from millstream.execution.torch.gather_attention import GatherAttention
@@ -62,16 +61,9 @@ def load_torch_executor(config: ServerConfig, source: ModelSource, *, use_gpu: b
     return executor
 
 
-def describe_torch_executor(config: ServerConfig, source: ModelSource) -> str:
-    """What would serve the model of `source`, in a sentence; its weights are not loaded.
-
-    Raises:
-        StartupError: the model is broken or not supported.
-    """
-    model = open_checkpoint(source).config
-    context_length = config.context_length or model.context_length
-    device = _device_name(config, can_use_gpu())
-    return f"torch {torch.__version__} on {device}: {model.num_layers} layers, {context_length:,} tokens of context"
+def describe_torch(config: ServerConfig) -> str:
+    """What would compute, in a few words."""
+    return f"torch {torch.__version__} on {_device_name(config, can_use_gpu())}"
 
 
 def can_use_gpu() -> bool:
@@ -88,7 +80,7 @@ def _on_cpu(config: ServerConfig, checkpoint: Checkpoint, context_length: int) -
     return TorchExecutor(
         decoder=Decoder(model, load_weights(checkpoint, device, dtype)),
         store=KVStore(model, num_pages=num_pages, page_size=config.page_size, device=device, dtype=dtype),
-        capabilities=_capabilities(config, model, context_length, num_pages),
+        capabilities=capabilities_of(config, model, context_length=context_length, num_pages=num_pages, executor="torch"),
         attention=GatherAttention(page_size=config.page_size, device=device, dtype=dtype),
         device=device,
     )
@@ -107,7 +99,7 @@ def load_on_gpu(config: ServerConfig, checkpoint: Checkpoint, context_length: in
     num_pages = gpu.pool_pages(config, bytes_per_token=_bytes_per_token(model, dtype), free=free, total=total)
     # one page more than the scheduler knows of: the rows that fill a captured step up compute there
     store = KVStore(model, num_pages=num_pages + 1, page_size=config.page_size, device=device, dtype=dtype)
-    capabilities = _capabilities(config, model, context_length, num_pages)
+    capabilities = capabilities_of(config, model, context_length=context_length, num_pages=num_pages, executor="torch")
     attention = gpu.paged_attention(model, capabilities, device)
     graphs = None
     if attention is not None:
@@ -124,17 +116,6 @@ def load_on_gpu(config: ServerConfig, checkpoint: Checkpoint, context_length: in
     )
     gpu.warm_up(executor, tokens=min(config.chunked_prefill_size, context_length), page=num_pages)
     return executor
-
-
-def _capabilities(config: ServerConfig, model: ModelConfig, context_length: int, num_pages: int) -> Capabilities:
-    return Capabilities(
-        vocab_size=model.vocab_size,
-        context_length=context_length,
-        num_pages=num_pages,
-        page_size=config.page_size,
-        eos_token_ids=model.eos_token_ids,
-        executor="torch",
-    )
 
 
 def _bytes_per_token(model: ModelConfig, dtype: torch.dtype) -> int:

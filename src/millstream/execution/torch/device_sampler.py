@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from millstream.execution.interface import ForwardRow
-from millstream.execution.sampling import NOT_FINITE, draw_key, is_adjusted, output_index, sample
+from millstream.execution.sampling import NOT_FINITE, draw_key, is_adjusted, is_greedy, output_index, sample
 from millstream.execution.torch.race import LOW_32, DrawParams, race
 from millstream.execution.torch.transfer import fetch, upload
-from millstream.messages.sampling import GREEDY_BELOW, SamplingParams
+from millstream.messages.sampling import SamplingParams
 
 
 class Judged(NamedTuple):
@@ -49,7 +49,7 @@ class DeviceSampler:
         for place, (row, _) in enumerate(self._positions):
             if is_adjusted(row):
                 adjusting.append(place)
-            elif row.sampling.temperature >= GREEDY_BELOW and row.sampling.top_k != 1:
+            elif not is_greedy(row.sampling):
                 groups[_is_ranked(row.sampling)].append(place)
         parts = [judged.best, judged.is_finite.long()]
         parts += [self._race(judged.logits, places, is_ranked) for is_ranked, places in groups.items() if places]

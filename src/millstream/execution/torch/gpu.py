@@ -12,6 +12,7 @@ from millstream.checkpoint.config import ModelConfig
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardRow
+from millstream.execution.machine import asked_pages
 from millstream.execution.torch.decode_buffers import DecodeBuffers
 from millstream.execution.torch.decode_graphs import Compute, DecodeGraphs, decode_step, graph_sizes
 from millstream.execution.torch.decoder import Decoder
@@ -38,12 +39,8 @@ def pool_pages(config: ServerConfig, *, bytes_per_token: int, free: int, total: 
         StartupError: it would be none, or more than there is.
     """
     page_bytes = bytes_per_token * config.page_size
-    if config.max_total_tokens is not None:
-        num_pages = config.max_total_tokens // config.page_size
-        if num_pages < 1:
-            raise StartupError(
-                f"max_total_tokens is {config.max_total_tokens}, less than one page of {config.page_size} tokens."
-            )
+    num_pages = asked_pages(config)
+    if num_pages is not None:
         if num_pages * page_bytes > free:
             raise StartupError(
                 f"max_total_tokens is {config.max_total_tokens}, which takes {num_pages * page_bytes >> 20:,} MiB; "

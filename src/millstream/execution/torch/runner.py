@@ -20,7 +20,7 @@ from millstream.execution.torch.decoder import Decoder, StepInput
 from millstream.execution.torch.device_sampler import DeviceSampler, judge
 from millstream.execution.torch.kv_store import KVStore
 from millstream.execution.torch.transfer import upload
-from millstream.execution.verify import draw_with_drafts, sample_with_drafts
+from millstream.execution.verify import draw_with_drafts, note_drawn, sample_with_drafts
 
 
 class TorchExecutor:
@@ -62,11 +62,8 @@ class TorchExecutor:
                 drawn, errors = draw_with_drafts(rows, DeviceSampler(self._graphs.run(rows), rows))
             else:
                 drawn, errors = self._run(rows, sampled, output)
-            for place, index in enumerate(sampled):
-                output.token_ids[index] = drawn[place]
-                if place in errors:
-                    output.errors[index] = errors[place]
-                    self._heal(rows[index])
+            for index in note_drawn(output, sampled, drawn, errors):
+                self._heal(rows[index])
         return output
 
     def forward_logits(self, batch: ForwardBatch) -> list[Tensor]:
