@@ -35,7 +35,7 @@ inline void require(bool is_so, const char* what) {
 // "": the best of this machine's
 inline const Kernels& kernels_named(const std::string& isa) {
     const Kernels* kernels = find_kernels(isa.c_str());
-    if (!kernels) throw std::invalid_argument("no kernels for " + (isa.empty() ? std::string("this machine") : isa));
+    if (!kernels) throw std::invalid_argument("no instruction set `" + isa + "` on this machine");
     return *kernels;
 }
 

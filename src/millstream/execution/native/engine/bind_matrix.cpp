@@ -2,8 +2,6 @@
 // for tests and benchmarks: the executor calls the kernels from C++.
 //
 // Every size is checked against the arrays, so nothing that Python passes reads or writes outside of them.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -15,8 +13,8 @@
 #include <tuple>
 #include <utility>
 
+#include "arrays.h"
 #include "bindings.h"
-#include "kernels/dispatch.h"
 #include "pack.h"
 
 namespace nb = nanobind;
@@ -25,15 +23,8 @@ namespace ms {
 
 namespace {
 
-template <class T, int DIMENSIONS>
-using Array = nb::ndarray<T, nb::numpy, nb::ndim<DIMENSIONS>, nb::c_contig, nb::device::cpu>;
-
 using Bytes = Array<uint8_t, 1>;
 using ConstBytes = Array<const uint8_t, 1>;
-
-void require(bool is_true, const char* what) {
-    if (!is_true) throw std::invalid_argument(what);
-}
 
 template <class Value, size_t count>
 Value named(const std::pair<const char*, Value> (&names)[count], const std::string& name) {
@@ -47,12 +38,6 @@ Stored stored_named(const std::string& name) {
     static constexpr std::pair<const char*, Stored> names[] = {
         {"Q4_0", Stored::q4_0}, {"Q4_1", Stored::q4_1}, {"Q8_0", Stored::q8_0}, {"Q4_K", Stored::q4_k}, {"Q6_K", Stored::q6_k}};
     return named(names, name);
-}
-
-const Kernels& kernels_named(const std::string& name) {
-    const Kernels* kernels = find_kernels(name.c_str());
-    if (!kernels) throw std::invalid_argument("no instruction set `" + name + "` on this machine");
-    return *kernels;
 }
 
 size_t packed_bytes_of(const std::string& format, int rows, int inputs) {

@@ -1,12 +1,11 @@
 // The model and the thread pool as Python sees them.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
 #include <string>
 
+#include "arrays.h"
 #include "bindings.h"
 #include "model.h"
 
@@ -14,9 +13,9 @@ namespace nb = nanobind;
 
 namespace ms {
 
-using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = Column<const uint8_t>;
+using Floats = Column<const float>;
+using Ids = Column<const int32_t>;
 
 // Looks weights up by their names in `open_checkpoint`'s terms; the arrays are kept by the Python object that holds the model.
 class WeightTable {
@@ -34,7 +33,7 @@ class WeightTable {
         w.rows = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
         w.num_groups = (inputs + GROUP - 1) / GROUP;
         Bytes data = nb::cast<Bytes>(entry[3]);
-        if (data.size() != w.bytes_per_block() * (w.rows / BLOCK_ROWS)) throw std::invalid_argument("matrix " + name + " has another size");
+        if (data.size() != w.bytes_per_block() * w.num_blocks()) throw std::invalid_argument("matrix " + name + " has another size");
         if (reinterpret_cast<uintptr_t>(data.data()) % 64) throw std::invalid_argument("matrix " + name + " is not aligned");
         w.data = data.data();
         w.bias = vector(name + ".bias", w.rows, true);
@@ -119,7 +118,7 @@ class ModelObject {
         if (page_size < 16 || page_size % 16) throw std::invalid_argument("page_size must be a multiple of 16");
         ModelConfig c = read_config(config);
         Weights w = read_weights(c, WeightTable(matrices, vectors), tied);
-        model_ = std::make_unique<Model>(std::move(c), std::move(w), static_cast<KVType>(kv_type), num_pages, page_size, threads, isa.c_str());
+        model_ = std::make_unique<Model>(std::move(c), std::move(w), static_cast<KVType>(kv_type), num_pages, page_size, threads, kernels_named(isa));
     }
 
     // rows: (count, position, pages, num_outputs) each

@@ -5,8 +5,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <string>
+#include <algorithm>
 #include <vector>
 
 #include "buffer.h"
@@ -50,7 +49,7 @@ struct Row {
 class Model {
   public:
     // `weights` point into memory that outlives the model.
-    Model(ModelConfig config, Weights weights, KVType kv_type, int num_pages, int page_size, int num_threads, const char* isa);
+    Model(ModelConfig config, Weights weights, KVType kv_type, int num_pages, int page_size, int num_threads, const Kernels& kernels);
 
     // Runs one step. `tokens` of all rows, one row after another. Afterwards `logits()` holds the outputs of all rows in order, and
     // `is_finite()[i]` says of row i's last hidden state whether it is finite.
@@ -73,9 +72,10 @@ class Model {
     const ModelConfig& config() const { return config_; }
     const Kernels& kernels() const { return k_; }
     ThreadPool& pool() { return pool_; }
-    size_t kv_bytes_per_page() const;
 
   private:
+    static constexpr int GATE_TOKENS = 32;  // tokens whose gates are held at once
+
     // one task of attention: some queries of one row and key-value head
     struct AttendTask {
         int row;
@@ -90,16 +90,20 @@ class Model {
         std::vector<AttendTask> tasks;
     };
     struct Scratch {  // of one thread
-        Buffer<float> a, b, parts, draw;
+        Buffer<float> normed, gate, up, parts, draw;
     };
+    struct Blocks { int begin, end; };
     struct Split { int token, parts_at, num_parts; };  // a query token whose context several tasks looked at
 
     void reserve(int num_tokens, int num_outputs);
     void plan_attention(const std::vector<Row>& rows);
     AttendPlan plan_window(const std::vector<Row>& rows, int window, std::vector<Split>& splits, int& num_parts) const;
     void plan_phases();
-    int matrix_tasks(int num_blocks) const;
-    int blocks_per_task(int num_blocks) const;
+    int num_tasks(const Matrix& w) const;  // that a product is cut into
+    int blocks_per_task(const Matrix& w) const;
+    Blocks blocks_of(const Matrix& w, int task) const;
+    // the first partition that a query at `position` sees any of
+    static int first_part(int window, int position) { return window ? std::max(0, position - window + 1) / PARTITION : 0; }
     template <void (Model::*Do)(int, int, int)>
     static void task(void* self, int layer, int number, int thread) { (static_cast<Model*>(self)->*Do)(layer, number, thread); }
 
@@ -119,8 +123,9 @@ class Model {
     void project_logits(int, int task, int thread);
     void pick_best(int, int task, int thread);
 
-    void norm_tokens(int task, const float* delta_weight, bool has_delta, const float* weight, int thread);
-    void multiply_range(const Matrix& w, const QuantizedRows& x, int num_tokens, int task, float* out, int stride, int column);
+    const float* norm(int token, bool has_delta, const float* delta_weight, const float* weight, int thread);
+    void multiply(const Matrix& w, const QuantizedRows& x, int num_tokens, int task, float* out, int stride);
+    size_t kv_bytes_per_page() const;
     KVLayer kv(int layer) const;
     const AttendPlan& attend_plan(int layer) const { return plans_[plan_of_layer_[layer]]; }
 
@@ -144,7 +149,6 @@ class Model {
     std::vector<AttendPlan> plans_;
     std::vector<int> plan_of_layer_;
     std::vector<std::vector<Split>> splits_;  // one list a plan
-    std::vector<int> split_of_token_;
     std::vector<Phase> phases_;
     std::vector<Scratch> scratch_;
     std::vector<uint8_t> is_finite_;

@@ -46,6 +46,7 @@ struct Matrix {
     const uint8_t* data;  // 64-byte aligned; `rows / 16` blocks
     const float* bias;    // [rows], or null
 
+    int num_blocks() const { return rows / BLOCK_ROWS; }
     size_t bytes_per_block() const { return block_bytes(format, num_groups); }
 };
 
