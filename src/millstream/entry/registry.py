@@ -45,11 +45,11 @@ class Registry:
         """The live requests now, in order of registration; they may end meanwhile."""
         return iter(list(self.by_rid.values()))
 
-    def register(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:
-        """Take the rids of a call and its requests. Somebody reads its answer from now on, until `reader_left`.
+    def check(self, rid: str, requests: Sequence[GenerateReqInput]) -> None:
+        """See whether a call and its requests can be registered.
 
         Raises:
-            DuplicateRid: one of them is taken.
+            DuplicateRid: one of their rids is taken.
             OverloadError: too many are live.
         """
         for key in {rid, *(request.rid for request in requests)}:
@@ -58,6 +58,11 @@ class Registry:
         if len(self) + len(requests) > self._max_live:
             message = f"{len(self)} requests are live, and at most {self._max_live} may be. Try again later."
             raise OverloadError(message, retry_after_s=self._retry_after_s())
+
+    def register(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:
+        """Take the rids of a call and its requests, which `check` has passed. Somebody reads its answer from now on, until
+        `reader_left`.
+        """
         states = [ReqState(request, self._ledger.open(request.rid), self._next_slot()) for request in requests]
         generation = Generation(rid, states, origin, self._ledger.open(rid))
         self.calls[rid] = generation

@@ -102,6 +102,7 @@ class TokenizerManager:
             OverloadError: too many are live.
             RequestFailed: the scheduler refused one, or the call was ended meanwhile.
         """
+        self.registry.check(rid, requests)
         for request in requests:
             request.sampling.verify(self.engine.vocab_size)
         generation = self.registry.register(rid, requests, origin)

@@ -124,8 +124,7 @@ class Req:
     @property
     def usage(self) -> Usage:
         """The counts as of now."""
-        num_output_tokens = len(self.token_ids) - self.num_prompt_tokens
-        return Usage(self.num_prompt_tokens, num_output_tokens, self.cached_tokens or 0, self.num_verify_steps)
+        return Usage(self.num_prompt_tokens, self.num_output_tokens, self.cached_tokens or 0, self.num_verify_steps)
 
     def promote(self) -> None:
         """Rank above all priorities from now on. No queue may be sorted by the old rank."""
