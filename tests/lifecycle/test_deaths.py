@@ -14,8 +14,10 @@ from millstream.text.tokenizer import load_configured_tokenizer
 from tests.support.faults import (
     NUM_STREAMS,
     assert_at_rest,
+    assert_whole,
     body,
     expected,
+    open_streams,
     pids_of,
     running,
     status,
@@ -28,9 +30,7 @@ from tests.support.streams import Stream
 
 def test_a_killed_scheduler_ends_its_requests_with_a_typed_error_and_comes_back(tmp_path: Path) -> None:
     with running(tmp_path) as (server, url):
-        streams = [Stream(url, body(100_000)) for _ in range(NUM_STREAMS)]
-        for stream in streams:
-            stream.wait(lambda s: s.num_content > 2)
+        streams = open_streams(url, 100_000)
         pid = pids_of(url)["scheduler"]
         os.kill(pid, signal.SIGKILL)
         for stream in streams:
@@ -52,15 +52,11 @@ def test_a_killed_scheduler_ends_its_requests_with_a_typed_error_and_comes_back(
 
 def test_a_killed_detokenizer_costs_no_client_a_character(tmp_path: Path) -> None:
     with running(tmp_path) as (_, url):
-        streams = [Stream(url, body(400)) for _ in range(NUM_STREAMS)]
-        for stream in streams:
-            stream.wait(lambda s: s.num_content > 2)
+        streams = open_streams(url, 400)
         pid = pids_of(url)["detokenizer"]
         os.kill(pid, signal.SIGKILL)
-        for stream in streams:
-            assert stream.wait_end() == "done", stream.error
-            assert stream.text() == expected(400)
-            assert stream.finish_reasons == ["length"]
+        assert_whole(streams, 400)
+        assert all(stream.finish_reasons == ["length"] for stream in streams)
         wait_replaced(url, "detokenizer", pid)
         assert not Path(f"/proc/{pid}").exists()
         assert_at_rest(url)
@@ -69,16 +65,12 @@ def test_a_killed_detokenizer_costs_no_client_a_character(tmp_path: Path) -> Non
 @pytest.mark.long
 def test_a_detokenizer_that_is_killed_again_and_again_costs_no_client_a_character(tmp_path: Path) -> None:
     with running(tmp_path) as (_, url):
-        streams = [Stream(url, body(1500)) for _ in range(NUM_STREAMS)]
-        for stream in streams:
-            stream.wait(lambda s: s.num_content > 2)
+        streams = open_streams(url, 1500)
         pid = pids_of(url)["detokenizer"]
         for _ in range(3):
             os.kill(pid, signal.SIGKILL)
             pid = wait_replaced(url, "detokenizer", pid)["detokenizer"]
-        for stream in streams:
-            assert stream.wait_end() == "done", stream.error
-            assert stream.text() == expected(1500)
+        assert_whole(streams, 1500)
         assert_at_rest(url)
 
 
@@ -98,9 +90,7 @@ def test_requests_that_end_while_there_is_no_detokenizer_are_delivered_by_the_ne
 
 def test_clients_that_leave_while_there_is_no_detokenizer_leave_nothing(tmp_path: Path) -> None:
     with running(tmp_path) as (_, url):
-        streams = [Stream(url, body(100_000)) for _ in range(NUM_STREAMS)]
-        for stream in streams:
-            stream.wait(lambda s: s.num_content > 2)
+        streams = open_streams(url, 100_000)
         pid = pids_of(url)["detokenizer"]
         os.kill(pid, signal.SIGKILL)
         for stream in streams:
@@ -138,15 +128,11 @@ def test_a_server_that_is_told_to_stop_while_it_restarts_a_process_stops(tmp_pat
 
 def test_a_detokenizer_that_dies_while_the_server_drains_is_replaced_and_costs_no_client_a_character(tmp_path: Path) -> None:
     with running(tmp_path) as (server, url):
-        streams = [Stream(url, body(600)) for _ in range(NUM_STREAMS)]
-        for stream in streams:
-            stream.wait(lambda s: s.num_content > 2)
+        streams = open_streams(url, 600)
         pid = pids_of(url)["detokenizer"]
         server.process.send_signal(signal.SIGTERM)
         os.kill(pid, signal.SIGKILL)
-        for stream in streams:
-            assert stream.wait_end() == "done", stream.error
-            assert stream.text() == expected(600)
+        assert_whole(streams, 600)
         assert server.wait() == 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.faults import NUM_STREAMS, assert_at_rest, body, expected, pids_of, running
+from tests.support.faults import NUM_STREAMS, assert_at_rest, assert_whole, body, expected, pids_of, running
 from tests.support.server import assert_ledger_comes_to_rest, ledger, server_info
 from tests.support.streams import Stream
 
@@ -46,9 +46,7 @@ def test_a_deadline_holds_while_a_process_stands_still(tmp_path: Path, victim: s
                 assert stream.error is not None
                 assert (stream.error["type"], stream.error["code"]) == ("timeout_error", "deadline")
                 assert expected(2000).startswith(stream.text())
-        for stream in others:
-            assert stream.wait_end() == "done", stream.error
-            assert stream.text() == expected(900)
+        assert_whole(others, 900)
         assert_at_rest(url)
         assert_ledger_comes_to_rest(url)
         assert ledger(url)["released"]["state"]["deadline"] == NUM_STREAMS + 1
@@ -86,8 +84,6 @@ def test_what_ended_so_is_not_replayed_to_the_next_detokenizer(tmp_path: Path) -
             assert stream.error is not None
             assert stream.error["code"] == "deadline"
         assert "detokenizer: no sign of life" not in server.log()  # it was not that which ended them
-        for stream in others:
-            assert stream.wait_end() == "done", stream.error
-            assert stream.text() == expected(1200)
+        assert_whole(others, 1200)
         assert_at_rest(url)  # also nothing that the scheduler keeps for a replay
         assert_ledger_comes_to_rest(url)

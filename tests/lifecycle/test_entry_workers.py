@@ -16,7 +16,17 @@ import httpx
 import pytest
 
 from millstream.ipc.address import entry_number
-from tests.support.faults import DEADLINE_S, NUM_STREAMS, alive, assert_at_rest, body, expected, pids_of, running, wait_gone
+from tests.support.faults import (
+    DEADLINE_S,
+    NUM_STREAMS,
+    assert_at_rest,
+    assert_whole,
+    body,
+    expected,
+    kill_supervisor,
+    pids_of,
+    running,
+)
 from tests.support.server import Server, assert_ledger_comes_to_rest, ledger, server_info
 from tests.support.streams import Stream
 
@@ -169,9 +179,7 @@ def test_a_killed_detokenizer_costs_no_client_of_any_worker_a_character(tmp_path
     with running(tmp_path, *WORKERS) as (_, url):
         streams, _ = spread_streams(url, 600)
         os.kill(pids_of(url)["detokenizer"], signal.SIGKILL)
-        for stream in streams:
-            assert stream.wait_end() == "done", stream.error
-            assert stream.text() == expected(600)
+        assert_whole(streams, 600)
         assert_at_rest(url)
         assert [info["stream_mismatch_total"] for info in info_of_each(url).values()] == [0, 0, 0]
 
@@ -180,9 +188,5 @@ def test_workers_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
     with Server("--executor", "scripted", *WORKERS, directory=tmp_path) as server:
         pids = pids_of(server.wait_ready())
         assert set(pids) == {"entry-0", "entry-1", "entry-2", "scheduler", "detokenizer"}
-        server.process.kill()
-        for pid in pids.values():
-            if alive(pid):
-                wait_gone(pid)
-        server.wait()
+        kill_supervisor(server, pids.values())
     assert list(tmp_path.iterdir()) == []

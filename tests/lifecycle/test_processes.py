@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.faults import alive, pids_of, wait_gone
+from tests.support.faults import alive, kill_supervisor, pids_of
 from tests.support.server import Server
 
 SCRIPTED = ("--executor", "scripted")
@@ -104,11 +104,7 @@ def test_a_port_in_use_is_a_clear_error(tmp_path: Path) -> None:
 def test_children_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
     with Server(*SCRIPTED, directory=tmp_path) as server:
         pids = pids_of(server.wait_ready())
-        server.process.kill()
-        for pid in pids.values():
-            if alive(pid):
-                wait_gone(pid)
-        server.wait()
+        kill_supervisor(server, pids.values())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from millstream.ipc.frames import frame
 from millstream.messages import BatchTokenIDOutput, TokenRow, Usage
-from tests.support.faults import assert_at_rest, body, expected, pids_of, running
-from tests.support.streams import Stream
+from tests.support.faults import assert_at_rest, assert_whole, open_streams, pids_of, running
 
 RUBBISH = {
     "pickle": frame(b"\x80\x04."),
@@ -29,9 +28,7 @@ RUBBISH = {
 def test_rubbish_from_strangers_harms_nobody(tmp_path: Path) -> None:
     with running(tmp_path) as (server, url):
         pids = pids_of(url)
-        streams = [Stream(url, body(800)) for _ in range(32)]
-        for stream in streams:
-            stream.wait(lambda s: s.num_content > 2)
+        streams = open_streams(url, 800)
         (directory,) = tmp_path.iterdir()
         for path, rubbish in itertools.product(directory.iterdir(), RUBBISH.values()):
             with socket.socket(socket.AF_UNIX) as stranger:
@@ -39,9 +36,7 @@ def test_rubbish_from_strangers_harms_nobody(tmp_path: Path) -> None:
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # cut off
                     for _ in range(1000):
                         stranger.sendall(rubbish)
-        for stream in streams:
-            assert stream.wait_end() == "done", stream.error
-            assert stream.text() == expected(800)
+        assert_whole(streams, 800)
         assert_at_rest(url)
         assert pids_of(url) == pids
         assert server.log().count("dropped a message") + server.log().count("cut off") < 50

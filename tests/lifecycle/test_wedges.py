@@ -9,20 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.chat import script
-from tests.support.faults import assert_at_rest, body, expected, pids_of, running, status, wait_replaced
+from tests.support.faults import assert_at_rest, body, expected, open_streams, pids_of, running, status, wait_replaced
 from tests.support.server import server_info
 from tests.support.streams import Stream
-
-NUM_STREAMS = 32
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("victim", ["entry-0", "scheduler", "detokenizer"])
 def test_a_stopped_process_is_killed_and_replaced(tmp_path: Path, victim: str) -> None:
     with running(tmp_path, "--wedge-timeout-s", "3") as (server, url):
-        streams = [Stream(url, body(100_000 if victim == "scheduler" else 1200)) for _ in range(NUM_STREAMS)]
-        for stream in streams:
-            stream.wait(lambda s: s.num_content > 2)
+        streams = open_streams(url, 100_000 if victim == "scheduler" else 1200)
         pid = pids_of(url)[victim]
         os.kill(pid, signal.SIGSTOP)
         ends = {stream.wait_end() for stream in streams}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import cycle, islice
 from pathlib import Path
@@ -14,6 +14,7 @@ import httpx
 
 from millstream.text.tokenizer import load_scripted_tokenizer, scripted_text
 from tests.support.server import Server, server_info
+from tests.support.streams import Stream
 
 NUM_STREAMS = 32
 STEP_MS = 5
@@ -29,6 +30,21 @@ def expected(max_tokens: int) -> str:
     """What the scripted executor says in so many tokens."""
     tokenizer = load_scripted_tokenizer()
     return tokenizer.decode(list(islice(cycle(tokenizer.encode(scripted_text(), add_special_tokens=False)), max_tokens)))
+
+
+def open_streams(url: str, max_tokens: int) -> list[Stream]:
+    """Streams that are all under way."""
+    streams = [Stream(url, body(max_tokens)) for _ in range(NUM_STREAMS)]
+    for stream in streams:
+        stream.wait(lambda s: s.num_content > 2)
+    return streams
+
+
+def assert_whole(streams: Iterable[Stream], max_tokens: int) -> None:
+    """Every one ends as if nothing had happened."""
+    for stream in streams:
+        assert stream.wait_end() == "done", stream.error
+        assert stream.text() == expected(max_tokens)
 
 
 def status(url: str, path: str) -> int:
@@ -94,6 +110,15 @@ def wait_gone(pid: int, *, timeout: float = 20.0) -> None:
         assert select.select([descriptor], [], [], timeout)[0], f"process {pid} is still there"
     finally:
         os.close(descriptor)
+
+
+def kill_supervisor(server: Server, pids: Iterable[int]) -> None:
+    """Kill it and wait until its processes are gone with it."""
+    server.process.kill()
+    for pid in pids:
+        if alive(pid):
+            wait_gone(pid)
+    server.wait()
 
 
 def alive(pid: int) -> bool:

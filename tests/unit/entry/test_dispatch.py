@@ -15,11 +15,10 @@ from millstream.messages import (
     AdmissionOutput,
     SamplingParams,
     Stop,
-    TokenizedGenerateReqInput,
 )
 from tests.support.asgi import run, until
-from tests.support.engine import CONTEXT_LENGTH, TOKENIZER, hold
-from tests.unit.entry.harness import make, request, submit
+from tests.support.engine import CONTEXT_LENGTH, TOKENIZER
+from tests.unit.entry.harness import make, request, submit, submit_admitted, submit_held
 
 
 def test_a_request_is_final_before_it_is_sent() -> None:
@@ -89,9 +88,7 @@ def test_what_is_wrong_is_refused_before_anything_is_sent_and_leaves_nothing(cha
 def test_a_duplicate_of_a_live_rid_is_refused_and_the_first_is_unharmed() -> None:
     async def scenario() -> None:
         manager, engine = make()
-        engine.answer = hold
-        first = asyncio.create_task(submit(manager))
-        await engine.wait_sent(TokenizedGenerateReqInput)
+        first = await submit_held(manager, engine)
         with pytest.raises(DuplicateRid):
             await submit(manager)
         with pytest.raises(DuplicateRid):  # the rid of a call with several requests is taken too
@@ -124,9 +121,7 @@ def test_that_a_rid_is_taken_is_said_before_what_else_is_wrong() -> None:
 def test_a_rejection_is_raised_with_its_facts_and_the_accepted_ones_are_aborted() -> None:
     async def scenario() -> None:
         manager, engine = make()
-        engine.answer = hold
-        task = asyncio.create_task(submit(manager, request("r-0"), request("r-1")))
-        await engine.wait_sent(TokenizedGenerateReqInput, 2)
+        task = await submit_held(manager, engine, request("r-0"), request("r-1"))
         engine.accept("r-0")
         engine.reject("r-1")
         with pytest.raises(RequestFailed) as caught:
@@ -148,9 +143,7 @@ def test_rows_that_overtake_the_verdict_count_as_one() -> None:
         assert [row.text for _, row in await generation.receive()] == ["fast"]
         manager.release(generation)
         # the rid is used again before the verdict on the first comes: it must not pass for the second's
-        engine.answer = hold
-        second = asyncio.create_task(submit(manager))
-        await engine.wait_sent(TokenizedGenerateReqInput, 2)
+        second = await submit_held(manager, engine)
         engine.handle(AdmissionOutput(accepted=[engine.requests[0].slot]))
         engine.reject("r")
         with pytest.raises(RequestFailed):
@@ -166,9 +159,7 @@ def test_a_rid_whose_rows_overtake_the_verdict_again_and_again_waits_for_its_own
         for _ in range(2):
             manager.release(await submit(manager))
         assert manager.ledger.totals() == {}
-        engine.answer = hold
-        third = asyncio.create_task(submit(manager))
-        await engine.wait_sent(TokenizedGenerateReqInput, 3)
+        third = await submit_held(manager, engine)
         engine.handle(AdmissionOutput(accepted=[sent.slot for sent in engine.requests[:2]]))
         assert not manager.registry.by_rid["r"][0].accepted
         engine.reject("r")
@@ -206,9 +197,7 @@ def test_cancelled_before_dispatch_leaves_locally() -> None:
 def test_cancelled_while_waiting_for_admission_aborts_once_and_keeps_the_state_until_the_final_row() -> None:
     async def scenario() -> None:
         manager, engine = make()
-        engine.answer = hold
-        task = asyncio.create_task(submit(manager))
-        await engine.wait_sent(TokenizedGenerateReqInput)
+        task = await submit_held(manager, engine)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -231,7 +220,7 @@ def test_a_dead_scheduler_owes_no_verdicts() -> None:
         engine.answer = lambda sent: engine.row(sent.rid, "fast", finish=Stop())
         manager.release(await submit(manager))
         manager.fail_all(Failure(503, "dead", "service_unavailable_error"))
-        engine.answer = lambda sent: engine.accept(sent.rid)
-        manager.release(await submit(manager))  # the new scheduler's verdict on the same rid is not taken for the old one's
+        # the new scheduler's verdict on the same rid is not taken for the old one's
+        manager.release(await submit_admitted(manager, engine))
 
     run(scenario())

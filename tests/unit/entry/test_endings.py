@@ -14,22 +14,16 @@ from millstream.messages import (
     BatchStrOutput,
     Stop,
     TextRow,
-    TokenizedGenerateReqInput,
     Usage,
 )
 from tests.support.asgi import run
-from tests.support.engine import hold
-from tests.unit.entry.harness import make, request, submit
+from tests.unit.entry.harness import make, request, submit, submit_admitted, submit_held
 
 
 def test_after_a_fault_of_ours_the_rid_stays_taken_until_the_final_row(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         manager, engine = make()
-        engine.answer = hold
-        waiting = asyncio.create_task(submit(manager))
-        await engine.wait_sent(TokenizedGenerateReqInput)
-        engine.accept("r")
-        generation = await waiting
+        generation = await submit_admitted(manager, engine)
         engine.row("r", "first")
         list(await generation.receive())
 
@@ -60,9 +54,7 @@ def test_a_rid_may_be_used_again_while_its_first_text_is_still_read() -> None:
     async def scenario() -> None:
         manager, engine = make()
         first = await submit(manager)
-        engine.answer = hold
-        second = asyncio.create_task(submit(manager))
-        await engine.wait_sent(TokenizedGenerateReqInput, 2)
+        second = await submit_held(manager, engine)
         assert manager.ledger.totals() == {"state": 1, "generation": 1, "reader": 2}
         manager.release(first)
         assert manager.ledger.totals() == {"state": 1, "generation": 1, "reader": 1}
@@ -77,11 +69,7 @@ def test_a_rid_may_be_used_again_while_its_first_text_is_still_read() -> None:
 def test_an_end_by_the_detokenizer_is_told_to_the_scheduler() -> None:
     async def scenario() -> None:
         manager, engine = make()
-        engine.answer = hold
-        waiting = asyncio.create_task(submit(manager))
-        await engine.wait_sent(TokenizedGenerateReqInput)
-        engine.accept("r")
-        generation = await waiting
+        generation = await submit_admitted(manager, engine)
         manager.handle(BatchStrOutput([TextRow("r", 0, "", [], Usage(3, 1), Abort("engine_error", "no room", 503))]))
         ((_, row),) = await generation.receive()
         manager.release(generation)
@@ -94,10 +82,9 @@ def test_an_end_by_the_detokenizer_is_told_to_the_scheduler() -> None:
 def test_abort_by_rid_is_exact_and_reaches_every_request_of_a_call() -> None:
     async def scenario() -> None:
         manager, engine = make()
-        engine.answer = lambda sent: engine.accept(sent.rid)
-        await submit(manager, request("r1"), rid="r1")
-        await submit(manager, request("r10"), rid="r10")
-        await submit(manager, request("c-0"), request("c-1"), rid="c")
+        await submit_admitted(manager, engine, request("r1"), rid="r1")
+        await submit_admitted(manager, engine, request("r10"), rid="r10")
+        await submit_admitted(manager, engine, request("c-0"), request("c-1"), rid="c")
         assert manager.abort("r") == []
         assert manager.abort("r1") == ["r1"]
         assert manager.abort("c-1") == ["c-1"]
@@ -112,11 +99,8 @@ def test_abort_by_rid_is_exact_and_reaches_every_request_of_a_call() -> None:
 def test_a_dead_scheduler_ends_everything_at_once() -> None:
     async def scenario() -> None:
         manager, engine = make()
-        engine.answer = lambda sent: engine.accept(sent.rid)
-        running = await submit(manager, request("run"), rid="run")
-        engine.answer = hold
-        waiting = asyncio.create_task(submit(manager))
-        await engine.wait_sent(TokenizedGenerateReqInput, 2)
+        running = await submit_admitted(manager, engine, request("run"), rid="run")
+        waiting = await submit_held(manager, engine)
         manager.fail_all(Failure(503, "dead", "service_unavailable_error"))
         with pytest.raises(RequestFailed):
             list(await running.receive())
@@ -133,8 +117,7 @@ def test_idle_is_waited_for_and_given_up() -> None:
     async def scenario() -> None:
         manager, engine = make()
         assert await manager.registry.wait_idle(1)
-        engine.answer = lambda sent: engine.accept(sent.rid)
-        generation = await submit(manager)
+        generation = await submit_admitted(manager, engine)
         assert not await manager.registry.wait_idle(0.01)
         engine.row("r", "", finish=Stop())
         assert not await manager.registry.wait_idle(0.01)  # its client has not got all of it

@@ -16,7 +16,7 @@ from millstream.messages import (
     StatsReq,
 )
 from tests.support.asgi import run, until
-from tests.unit.entry.harness import make, request, submit
+from tests.unit.entry.harness import make, request, submit, submit_admitted
 
 
 def test_stats_come_back_or_time_out() -> None:
@@ -35,8 +35,8 @@ def test_a_replay_is_asked_for_with_what_has_come_taken_or_not() -> None:
         manager, engine = make(entry=4)
         manager.ask_replay(77)
         assert engine.sent == []  # nothing is live
-        engine.answer = lambda sent: engine.accept(sent.rid)
-        taken, waiting, new = [await submit(manager, request(rid), rid=rid) for rid in ("taken", "waiting", "new")]
+        rids = ("taken", "waiting", "new")
+        taken, waiting, new = [await submit_admitted(manager, engine, request(rid), rid=rid) for rid in rids]
         for number in range(70):  # more pieces than the digest keeps
             engine.row("taken", f"{number:03d}")
             list(await taken.receive())

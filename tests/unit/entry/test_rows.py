@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,14 +16,12 @@ from millstream.messages import (
     TextColumns,
     TextRow,
     Timing,
-    TokenizedGenerateReqInput,
     Usage,
 )
 from millstream.messages.columns import pack_ids, pack_slots
 from millstream.text.digest import digest_of
 from tests.support.asgi import run
-from tests.support.engine import hold
-from tests.unit.entry.harness import make, request, submit
+from tests.unit.entry.harness import make, request, submit, submit_admitted
 
 
 def test_a_late_row_for_nobody_is_counted() -> None:
@@ -57,8 +53,7 @@ def test_rows_that_nobody_takes_are_joined_into_one() -> None:
 def test_however_the_consumer_lags_nothing_is_lost_or_repeated(rows: list[tuple[str, bool]]) -> None:
     async def scenario() -> None:
         manager, engine = make()
-        engine.answer = lambda sent: engine.accept(sent.rid)
-        generation = await submit(manager)
+        generation = await submit_admitted(manager, engine)
         texts, ids = [], []
         for number, (text, take) in enumerate([*rows, ("", True)]):
             engine.row("r", text, finish=Stop() if number == len(rows) else None, ids=[number])
@@ -78,11 +73,7 @@ def test_text_that_is_not_what_the_ids_say_is_counted_and_logged_once(
 ) -> None:
     async def scenario() -> None:
         manager, engine = make()
-        engine.answer = hold
-        waiting = asyncio.create_task(submit(manager))
-        await engine.wait_sent(TokenizedGenerateReqInput)
-        engine.accept("r")
-        generation = await waiting
+        generation = await submit_admitted(manager, engine)
         for piece in ("the", " ", "mi"):
             engine.row("r", piece)
             list(await generation.receive())
@@ -103,11 +94,7 @@ def test_text_that_is_not_what_the_ids_say_is_counted_and_logged_once(
 def test_text_that_nobody_takes_is_not_compared() -> None:
     async def scenario() -> None:
         manager, engine = make()
-        engine.answer = hold
-        waiting = asyncio.create_task(submit(manager))
-        await engine.wait_sent(TokenizedGenerateReqInput)
-        engine.accept("r")
-        generation = await waiting
+        generation = await submit_admitted(manager, engine)
         engine.row("r", "lost")
         manager.release(generation)
         manager.handle(BatchStrOutput([TextRow("r", 0, "", [], Usage(3, 1), Stop(), Timing(), digest=digest_of("lost"))]))
@@ -119,8 +106,7 @@ def test_text_that_nobody_takes_is_not_compared() -> None:
 def test_rows_of_an_earlier_request_of_the_same_rid_are_nobody_s() -> None:
     async def scenario() -> None:
         manager, engine = make()
-        engine.answer = lambda sent: engine.accept(sent.rid)
-        first = await submit(manager)
+        first = await submit_admitted(manager, engine)
         manager.fail_all(Failure(503, "The scheduler has died.", "service_unavailable_error", cause="engine_error"))
         manager.release(first)
         await submit(manager)
@@ -136,8 +122,7 @@ def test_rows_of_an_earlier_request_of_the_same_rid_are_nobody_s() -> None:
 def test_the_stamps_of_all_processes_meet_in_one_timing() -> None:
     async def scenario() -> None:
         manager, engine = make()
-        engine.answer = lambda sent: engine.accept(sent.rid)
-        generation = await submit(manager)
+        generation = await submit_admitted(manager, engine)
         engine.row("r", "a")
         list(await generation.receive())
         generation.stamp_written(5.0)
@@ -159,8 +144,7 @@ def test_the_stamps_of_all_processes_meet_in_one_timing() -> None:
 def test_the_scheduler_is_told_once_a_batch_which_final_rows_have_come() -> None:
     async def scenario() -> None:
         manager, engine = make(entry=4)
-        engine.answer = lambda sent: engine.accept(sent.rid)
-        generations = [await submit(manager, request(rid), rid=rid) for rid in "abc"]
+        generations = [await submit_admitted(manager, engine, request(rid), rid=rid) for rid in "abc"]
         assert [sent.entry for sent in engine.requests] == [4, 4, 4]
         final = [TextRow(rid, slot, "", [], Usage(3, 1), Stop(), Timing()) for slot, rid in enumerate("ab")]
         manager.handle(BatchStrOutput([*final, TextRow("c", 2, "x", [7], Usage(3, 1))]))

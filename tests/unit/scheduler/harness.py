@@ -322,3 +322,24 @@ class Desk:
     def rejected(self) -> list[Rejection]:
         """All refusals."""
         return [item for message in self.to_entry.sent if isinstance(message, AdmissionOutput) for item in message.rejected]
+
+
+def desk(
+    *, num_pages: int = 64, page_size: int = 4, share_prefixes: bool = True, **limits: int
+) -> tuple[Desk, CheckingExecutor]:
+    """A desk with an executor that checks its KV cache."""
+    executor = CheckingExecutor(num_pages=num_pages, page_size=page_size)
+    return Desk(executor, share_prefixes=share_prefixes, **limits), executor
+
+
+def pieces(*steps: list[int]) -> Desk:
+    """A desk where every request gets these steps."""
+    return Desk(PiecesExecutor(steps))
+
+
+def assert_nothing_held(at: Desk) -> None:
+    """No request is here and every page is free."""
+    stats = at.stats()
+    assert (stats.scheduler_requests, stats.waiting, stats.running) == (0, 0, 0)
+    assert stats.pages_free == stats.pages_total
+    at.scheduler.audit()

@@ -7,16 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from millstream.messages import Abort, Length
-from tests.unit.scheduler.harness import CheckingExecutor, Desk
+from tests.unit.scheduler.harness import Desk, desk
 
 PROMPT = list(range(10, 20))  # two pages and a half
-
-
-def desk(
-    *, num_pages: int = 64, page_size: int = 4, share_prefixes: bool = True, **limits: int
-) -> tuple[Desk, CheckingExecutor]:
-    executor = CheckingExecutor(num_pages=num_pages, page_size=page_size)
-    return Desk(executor, share_prefixes=share_prefixes, **limits), executor
 
 
 def submit(at: Desk, n: int, prompt: Sequence[int] = PROMPT, *, call: str = "c", max_new: int = 6) -> list[str]:

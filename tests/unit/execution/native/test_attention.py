@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ shapes = st.fixed_dictionaries(
         "page_size": st.sampled_from([16, 32, 64, 256]),
         "seed": st.integers(0, 10**6),
         "size": st.sampled_from([1.0, 0.01, 10.0]),
+        "kv_type": st.sampled_from(KV_TYPES),
     }
 )
 
@@ -65,18 +67,11 @@ def assert_near(found: Floats, request: PagedRequest, q: Floats, position: int, 
 
 
 @some
-@given(
-    shape=shapes,
-    look=looks,
-    kv_type=st.sampled_from(KV_TYPES),
-    group=st.integers(1, 9),
-    count=st.integers(1, 20),
-    data=st.data(),
-)
+@given(shape=shapes, look=looks, group=st.integers(1, 9), count=st.integers(1, 20), data=st.data())
 def test_attention_agrees_with_float64(
-    native: ModuleType, isa: str, shape: dict[str, int], look: Look, kv_type: str, group: int, count: int, data: st.DataObject
+    native: ModuleType, isa: str, shape: dict[str, Any], look: Look, group: int, count: int, data: st.DataObject
 ) -> None:
-    request = make_request(native, isa, kv_type=kv_type, **shape)  # type: ignore[arg-type]
+    request = make_request(native, isa, **shape)
     count = min(count, shape["length"])
     position = data.draw(st.integers(0, shape["length"] - count))
     head = data.draw(st.integers(0, shape["kv_heads"] - 1))
@@ -85,18 +80,11 @@ def test_attention_agrees_with_float64(
 
 
 @some
-@given(
-    shape=shapes,
-    look=looks,
-    kv_type=st.sampled_from(KV_TYPES),
-    group=st.integers(1, 5),
-    count=st.integers(2, 24),
-    data=st.data(),
-)
+@given(shape=shapes, look=looks, group=st.integers(1, 5), count=st.integers(2, 24), data=st.data())
 def test_a_query_has_the_same_bits_however_it_is_computed(
-    native: ModuleType, isa: str, shape: dict[str, int], look: Look, kv_type: str, group: int, count: int, data: st.DataObject
+    native: ModuleType, isa: str, shape: dict[str, Any], look: Look, group: int, count: int, data: st.DataObject
 ) -> None:
-    request = make_request(native, isa, kv_type=kv_type, **shape)  # type: ignore[arg-type]
+    request = make_request(native, isa, **shape)
     count = min(count, shape["length"])
     position = shape["length"] - count
     q = make_queries(request, count, group)
@@ -117,11 +105,11 @@ def test_a_query_has_the_same_bits_however_it_is_computed(
 
 
 @some
-@given(shape=shapes, look=looks, kv_type=st.sampled_from(KV_TYPES), group=st.integers(1, 9), count=st.integers(1, 9))
+@given(shape=shapes, look=looks, group=st.integers(1, 9), count=st.integers(1, 9))
 def test_both_instruction_sets_give_the_same_bits(
-    native: ModuleType, both_isas: tuple[str, str], shape: dict[str, int], look: Look, kv_type: str, group: int, count: int
+    native: ModuleType, both_isas: tuple[str, str], shape: dict[str, Any], look: Look, group: int, count: int
 ) -> None:
-    requests = [make_request(native, isa, kv_type=kv_type, **shape) for isa in both_isas]  # type: ignore[arg-type]
+    requests = [make_request(native, isa, **shape) for isa in both_isas]
     np.testing.assert_array_equal(requests[0].stored.memory, requests[1].stored.memory)
     count = min(count, shape["length"])
     q = make_queries(requests[0], count, group)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,22 +11,15 @@ import torch
 from millstream.checkpoint.locate import resolve_model
 from millstream.execution.interface import ForwardBatch
 from millstream.execution.native.executor import NativeExecutor
-from millstream.execution.sampling import NOT_FINITE
+from millstream.execution.sampling import NOT_FINITE, sample
 from millstream.execution.torch.runner import TorchExecutor
 from millstream.messages.sampling import SamplingParams
 from millstream.text.tokenizer import load_tokenizer
 from tests.unit.execution.native.steps import native_logits
-from tests.unit.execution.torch.steps import load, logits_of, row, shuffled_pages
+from tests.unit.execution.torch.steps import logits_of, row, shuffled_pages
 
 TEXTS = Path(__file__).parents[4] / "benchmarks" / "accuracy" / "texts"
 WINDOW = 512
-
-
-@pytest.fixture(scope="module")
-def reference() -> Iterator[TorchExecutor]:
-    executor = load(resolve_model("embedded"), threads=0, max_total_tokens=4096)
-    yield executor
-    executor.close()
 
 
 def agreement(native: NativeExecutor, reference: TorchExecutor, num_tokens: int) -> tuple[float, float]:
@@ -47,23 +39,21 @@ def agreement(native: NativeExecutor, reference: TorchExecutor, num_tokens: int)
     return same / num_tokens, float(np.mean(divergences))
 
 
-def test_most_tokens_are_those_of_float32(native_embedded: NativeExecutor, reference: TorchExecutor) -> None:
-    same, divergence = agreement(native_embedded, reference, 256)
+def test_most_tokens_are_those_of_float32(native_embedded: NativeExecutor, embedded: TorchExecutor) -> None:
+    same, divergence = agreement(native_embedded, embedded, 256)
     assert same >= 0.97
     assert divergence < 0.002
 
 
 @pytest.mark.long
-def test_98_of_100_tokens_are_those_of_float32(native_embedded: NativeExecutor, reference: TorchExecutor) -> None:
-    same, divergence = agreement(native_embedded, reference, 2048)
+def test_98_of_100_tokens_are_those_of_float32(native_embedded: NativeExecutor, embedded: TorchExecutor) -> None:
+    same, divergence = agreement(native_embedded, embedded, 2048)
     assert same >= 0.975
     assert divergence < 0.0015
 
 
 def test_a_row_may_be_drawn_with_every_parameter(native_embedded: NativeExecutor) -> None:
     """The same draws as the reference sampler makes of the same logits."""
-    from millstream.execution.sampling import sample
-
     ids = list(range(100, 140))
     params = [
         SamplingParams(temperature=0.0),

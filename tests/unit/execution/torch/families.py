@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -9,7 +10,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # noqa: TID251  read when transformers is im
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
+POISON = 5  # the id whose embedding is infinite in a poisoned model
 SIZES = {
     "vocab_size": 128,
     "hidden_size": 48,
@@ -82,6 +85,16 @@ GGUF_FAMILIES = {
 def make_model(family: str, folder: Path, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
     """Make the model, save it into `folder` as `dtype`, and return it in float32."""
     return model_of((FAMILIES | GGUF_FAMILIES)[family], folder, dtype)
+
+
+def make_poisoned_model(folder: Path) -> Path:
+    """Make a model in `folder` that computes infinities of the id POISON; returns the folder."""
+    make_model("mistral", folder)
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    weights["model.embed_tokens.weight"][POISON] = math.inf
+    save_file(weights, path, {"format": "pt"})
+    return folder
 
 
 def model_of(

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from millstream.checkpoint.locate import resolve_model
 from millstream.execution.interface import ForwardBatch, ForwardRow
 from millstream.execution.torch.runner import TorchExecutor
 from millstream.messages.sampling import SamplingParams
-from tests.unit.execution.torch.families import make_model
+from tests.unit.execution.torch.families import POISON, make_poisoned_model
 from tests.unit.execution.torch.steps import greedy, load, row
 
-POISON = 5  # the id whose embedding is infinite
 PROMPT = list(range(10, 22))
 
 
 @pytest.fixture(scope="module")
 def executor(tmp_path_factory: pytest.TempPathFactory) -> TorchExecutor:
-    folder = tmp_path_factory.mktemp("mistral")
-    make_model("mistral", folder)
-    path = folder / "model.safetensors"
-    weights = load_file(path)
-    weights["model.embed_tokens.weight"][POISON] = math.inf
-    save_file(weights, path, {"format": "pt"})
+    folder = make_poisoned_model(tmp_path_factory.mktemp("mistral"))
     return load(resolve_model(str(folder)), page_size=4, max_total_tokens=256)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -18,22 +17,14 @@ from millstream.execution.machine import pool_pages
 from millstream.execution.registry import load_executor
 from millstream.execution.torch.runner import TorchExecutor
 from millstream.messages.sampling import SamplingParams
-from tests.unit.execution.torch.families import make_model
+from tests.unit.execution.torch.families import POISON, make_poisoned_model
 from tests.unit.execution.torch.steps import greedy, load, row
 from tests.unit.scheduler.harness import Desk
-
-POISON = 5  # the id whose embedding is infinite
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mistral")
-    make_model("mistral", folder)
-    path = folder / "model.safetensors"
-    weights = load_file(path)
-    weights["model.embed_tokens.weight"][POISON] = math.inf
-    save_file(weights, path, {"format": "pt"})
-    return folder
+    return make_poisoned_model(tmp_path_factory.mktemp("mistral"))
 
 
 @pytest.fixture

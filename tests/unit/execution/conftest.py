@@ -1,4 +1,4 @@
-"""The embedded model, loaded once a session."""
+"""The embedded model on torch, loaded once a session: for its own tests, and for those that compare with it."""
 
 from __future__ import annotations
 
