@@ -107,9 +107,7 @@ def test_a_duplicate_of_a_live_rid_is_refused_and_the_first_is_unharmed() -> Non
 def test_that_a_rid_is_taken_is_said_before_what_else_is_wrong() -> None:
     async def scenario() -> None:
         manager, engine = make()
-        engine.answer = hold
-        first = asyncio.create_task(submit(manager))
-        await engine.wait_sent(TokenizedGenerateReqInput)
+        first = await submit_held(manager, engine)
         with pytest.raises(DuplicateRid):
             await submit(manager, request(sampling=SamplingParams(temperature=-1.0)))
         engine.say("hi")(engine.requests[0])
