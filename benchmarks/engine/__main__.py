@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine.measure import shapes
+from benchmarks.engine.measure import add_options
 from benchmarks.engine.report import picture, tables
 
 MEASURE = [sys.executable, "-m", "benchmarks.engine.measure"]
@@ -62,7 +62,7 @@ def run_round(options: argparse.Namespace, number: int) -> dict[str, Any]:
 def main() -> None:
     """Parse the command line, run the rounds, report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shapes(parser)
+    add_options(parser)
     parser.add_argument("--executors", nargs="+", default=["native", "torch"])
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND")
     parser.add_argument("--rounds", type=int, default=3)

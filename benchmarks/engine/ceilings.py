@@ -2,8 +2,8 @@
 
     python -m benchmarks.engine.ceilings --threads 2
 
-A ceiling is measured by the best code that is at hand, the best of several tries: the native module's own loops where it is
-built and has them, numpy and torch otherwise. torch's int8 product does not reach what the processor can do: `int8_from` says
+A ceiling is measured by the best code that is at hand, the best of several tries: the native module's own loops where it
+can be used, numpy's and torch's otherwise. torch's int8 product does not reach what the processor can do: `int8_from` says
 whose figure it is. Run in a process of its own, so that torch's threads and memory are nobody else's.
 """
 
@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
+
+from millstream.execution.native.availability import find_native
 
 READ_BYTES = 256 << 20  # a thread: far more than any cache
 SIZE = 2048  # of the square matrices
@@ -60,13 +62,9 @@ def int8_gops() -> float:
 
 
 def native_ceilings(threads: int) -> dict[str, float]:
-    """What the native module measures of itself; empty where it is not built or does not measure."""
-    try:
-        from millstream.execution.native import _native
-    except ImportError:
-        return {}
-    measured: dict[str, float] = _native.measure_ceilings(threads) if hasattr(_native, "measure_ceilings") else {}
-    return measured
+    """What the native module measures with its own loops; empty where it cannot be used."""
+    native = find_native()
+    return {} if isinstance(native, str) else native.measure_ceilings(threads)
 
 
 def main() -> None:
