@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 
+from benchmarks.harness import fastest
 from millstream.execution.native.availability import find_native
 
 READ_BYTES = 256 << 20  # a thread: far more than any cache
@@ -25,29 +24,20 @@ SIZE = 2048  # of the square matrices
 TRIES = 6
 
 
-def fastest(work: Callable[[], object], tries: int = TRIES) -> float:
-    """Seconds of the quickest of some tries."""
-    times = []
-    for _ in range(tries):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def read_gb_s(threads: int) -> float:
     """GB/s that `threads` threads read together, each its own array."""
     arrays = [np.ones(READ_BYTES // 4, dtype=np.float32) for _ in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
         # numpy gives the interpreter lock away in both; which of them waits for memory alone depends on the machine
-        seconds = min(fastest(lambda f=f: list(pool.map(f, arrays))) for f in (np.max, lambda array: np.dot(array, array)))
+        readers = (np.max, lambda array: np.dot(array, array))
+        seconds = min(fastest(lambda f=f: list(pool.map(f, arrays)), TRIES) for f in readers)
     return threads * READ_BYTES / seconds / 1e9
 
 
 def fp32_gflops() -> float:
     """GFLOP/s of a float32 product."""
     a, b = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
-    return 2 * SIZE**3 / fastest(lambda: a @ b) / 1e9
+    return 2 * SIZE**3 / fastest(lambda: a @ b, TRIES) / 1e9
 
 
 def int8_gops() -> float:
@@ -58,7 +48,7 @@ def int8_gops() -> float:
         torch.nn.Sequential(torch.nn.Linear(SIZE, SIZE, bias=False)), {torch.nn.Linear}, dtype=torch.qint8
     )
     x = torch.randn(SIZE, SIZE)
-    return 2 * SIZE**3 / min(fastest(lambda: torch._int_mm(a, b)), fastest(lambda: layer(x))) / 1e9
+    return 2 * SIZE**3 / min(fastest(lambda: torch._int_mm(a, b), TRIES), fastest(lambda: layer(x), TRIES)) / 1e9
 
 
 def native_ceilings(threads: int) -> dict[str, float]:

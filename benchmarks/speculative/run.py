@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import time
 import urllib.request
@@ -22,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import machine
 from benchmarks.server import millstream
 
 WORDS = ("river", "stone", "winter", "garden", "letter", "window", "market", "bridge", "copper", "harbour", "lantern")
@@ -126,8 +125,7 @@ def main() -> None:
     with millstream(both) as (plain, _), millstream([*both, *guesses]) as (ngram, _):
         urls = {"plain": plain, "ngram": ngram}
         runs = [compare(urls, workload, clients, options) for clients in options.clients for workload in options.workloads]
-    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
-    options.out.write_text(json.dumps({"when": time.strftime("%F %T"), "machine": machine, "runs": runs}, indent=1) + "\n")
+    options.out.write_text(json.dumps({"when": time.strftime("%F %T"), "machine": machine(), "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
