@@ -18,7 +18,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,19 +30,34 @@ TIMEOUT_S = 300.0
 
 
 @dataclass
-class Outcome:
-    """One request's events."""
+class Reply:
+    """An answer: `usage` as the server sent it, `times` of the pieces that had text."""
 
     sent: float
-    content_times: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
     text: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def ttft(self) -> float:
+        """Seconds from the request to the first text."""
+        return self.times[0] - self.sent if self.times else float("nan")
 
-def prompt(index: int, words: int, seed: int) -> str:
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between pieces."""
+        return [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
+
+
+def words(count: int, seed: int | str) -> str:
+    """So many words, the same for the same seed. A word is a little more than a token."""
+    dice = random.Random(seed)
+    return " ".join(dice.choice(WORDS) for _ in range(count))
+
+
+def prompt(index: int, count: int, seed: int) -> str:
     """Prompt number `index`: the same for the same seed, with a beginning of its own."""
-    generator = random.Random(seed * 1_000_003 + index)
-    return " ".join(generator.choice(WORDS) for _ in range(words)) + f"\nWrite a long story, number {index}, with these words."
+    return words(count, seed * 1_000_003 + index) + f"\nWrite a long story, number {index}, with these words."
 
 
 async def stream_events(
@@ -68,12 +83,40 @@ async def stream_events(
     await reader.readline()
 
 
-async def client(options: argparse.Namespace, indices: Iterator[int], outcomes: dict[int, Outcome]) -> None:
+async def receive(
+    reply: Reply,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    host: str,
+    body: dict[str, Any],
+    on_text: Callable[[], None] | None = None,
+) -> None:
+    """Send one chat request over an open connection and note in `reply` what comes. `on_text` is called at each piece.
+
+    Raises:
+        RuntimeError: the server answered with an error.
+    """
+    async for event in stream_events(reader, writer, host, body):
+        if event == "[DONE]":
+            continue
+        chunk = json.loads(event)
+        if "error" in chunk:
+            raise RuntimeError(chunk["error"])
+        reply.usage = chunk.get("usage") or reply.usage
+        for choice in chunk.get("choices", ()):
+            if content := choice["delta"].get("content"):
+                reply.times.append(time.perf_counter())
+                reply.text += content
+                if on_text:
+                    on_text()
+
+
+async def client(options: argparse.Namespace, indices: Iterator[int], replies: dict[int, Reply]) -> None:
     """One connection, one request after the other."""
     address = urlsplit(options.url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     for index in indices:
-        outcome = outcomes[index] = Outcome(time.perf_counter())
+        reply = replies[index] = Reply(time.perf_counter())
         body = {
             "model": options.model,
             "messages": [{"role": "user", "content": prompt(index, options.prompt_words, options.seed)}],
@@ -83,15 +126,7 @@ async def client(options: argparse.Namespace, indices: Iterator[int], outcomes: 
             "stream_options": {"include_usage": True},
             **({"ignore_eos": True} if options.ignore_eos else {}),
         }
-        async for event in stream_events(reader, writer, address.netloc, body):
-            if event == "[DONE]":
-                continue
-            chunk = json.loads(event)
-            outcome.usage = chunk.get("usage") or outcome.usage
-            for choice in chunk["choices"]:
-                if content := choice["delta"].get("content"):
-                    outcome.content_times.append(time.perf_counter())
-                    outcome.text += content
+        await receive(reply, reader, writer, address.netloc, body)
     writer.close()
 
 
@@ -127,31 +162,35 @@ def percentiles(values: list[float]) -> dict[str, float]:
     return {"p50": round(cuts[49] * 1000, 2), "p99": round(cuts[98] * 1000, 2)}
 
 
+def texts_hash(replies: Iterable[Reply]) -> str:
+    """A hash of all texts, in order."""
+    return hashlib.sha256("\0".join(reply.text for reply in replies).encode()).hexdigest()[:16]
+
+
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run the load and sum it up."""
-    outcomes: dict[int, Outcome] = {}
+    replies: dict[int, Reply] = {}
     indices = iter(range(options.requests))
     cpu_before = cpu_seconds(options.pid) if options.pid else {}
     started = time.perf_counter()
     async with asyncio.timeout(TIMEOUT_S):
-        await asyncio.gather(*(client(options, indices, outcomes) for _ in range(options.clients)))
+        await asyncio.gather(*(client(options, indices, replies) for _ in range(options.clients)))
     seconds = time.perf_counter() - started
     cpu_after = cpu_seconds(options.pid) if options.pid else {}
-    done = [outcomes[index] for index in sorted(outcomes)]
-    tokens = sum(outcome.usage["completion_tokens"] for outcome in done)
-    gaps = [b - a for outcome in done for a, b in zip(outcome.content_times, outcome.content_times[1:], strict=False)]
+    done = [replies[index] for index in sorted(replies)]
+    tokens = sum(reply.usage["completion_tokens"] for reply in done)
     return {
         "clients": options.clients,
         "requests": len(done),
-        "prompt_tokens_mean": round(statistics.fmean(outcome.usage["prompt_tokens"] for outcome in done), 1),
+        "prompt_tokens_mean": round(statistics.fmean(reply.usage["prompt_tokens"] for reply in done), 1),
         "output_tokens_per_s": round(tokens / seconds, 1),
-        "events_per_token": round(sum(len(outcome.content_times) for outcome in done) / tokens, 3),
-        "ttft_ms": percentiles([outcome.content_times[0] - outcome.sent for outcome in done if outcome.content_times]),
-        "itl_ms": percentiles(gaps),
+        "events_per_token": round(sum(len(reply.times) for reply in done) / tokens, 3),
+        "ttft_ms": percentiles([reply.ttft for reply in done if reply.times]),
+        "itl_ms": percentiles([gap for reply in done for gap in reply.gaps]),
         "cpu_us_per_token": {
             name: round((used - cpu_before.get(name, 0.0)) * 1e6 / tokens, 2) for name, used in cpu_after.items()
         },
-        "text_sha256": hashlib.sha256("\0".join(outcome.text for outcome in done).encode()).hexdigest()[:16],
+        "text_sha256": texts_hash(done),
     }
 
 

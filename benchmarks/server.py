@@ -17,10 +17,20 @@ def millstream(options: Sequence[str]) -> Iterator[tuple[str, int]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            line = next((line for line in process.stdout if line.startswith(READY)), None)
-            if line is None:
-                raise SystemExit("the server did not start")
-            yield line.removeprefix(READY).strip(), process.pid
+            yield ready_url(process), process.pid
         finally:
             process.terminate()
             process.stdout.read()  # so that its last words do not block it
+
+
+def ready_url(process: subprocess.Popen[str]) -> str:
+    """Wait until a server that writes to a pipe says that it is ready, and return its URL.
+
+    Raises:
+        SystemExit: it ended before.
+    """
+    assert process.stdout is not None
+    line = next((line for line in process.stdout if line.startswith(READY)), None)
+    if line is None:
+        raise SystemExit(f"the server did not start: {process.args}")
+    return line.removeprefix(READY).strip()

@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.harness import by_name
 from millstream.checkpoint.locate import resolve_model
 from millstream.config import EMBEDDED_MODEL
 from millstream.text.tokenizer import load_tokenizer
@@ -93,8 +94,8 @@ def main() -> None:
     texts = [tokenizer.encode(path.read_text(), add_special_tokens=False) for path in paths]
     ours = [*LOGITS, "--model", options.model]
     contestants = {name: [*ours, "--executor", name] for name in options.executors}
-    contestants |= {name: [*ours, *shlex.split(rest)] for name, _, rest in (each.partition("=") for each in options.ours)}
-    contestants |= {name: shlex.split(command) for name, _, command in (each.partition("=") for each in options.peer)}
+    contestants |= {name: [*ours, *shlex.split(rest)] for name, rest in by_name(options.ours).items()}
+    contestants |= {name: shlex.split(command) for name, command in by_name(options.peer).items()}
     report: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as place:  # 200 KB a position: 0.8 GB each, for the reference and one contestant
         directory = Path(place)

@@ -31,11 +31,15 @@ def main() -> None:
     parser.add_argument("--executor", required=True)
     parser.add_argument("--model", default=EMBEDDED_MODEL)
     parser.add_argument("--chunk", type=int, default=256, help="positions a step; 1 is decode")
-    parser.add_argument("--kv-cache-dtype", help="where the executor has a choice")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="where the executor has a choice")
     options = parser.parse_args()
     texts: list[list[int]] = json.loads(options.ids.read_text())
-    more = {} if options.kv_cache_dtype is None else {"kv_cache_dtype": options.kv_cache_dtype}
-    config = ServerConfig(executor=options.executor, model=options.model, max_total_tokens=2 * max(map(len, texts)), **more)
+    config = ServerConfig(
+        executor=options.executor,
+        model=options.model,
+        max_total_tokens=2 * max(map(len, texts)),
+        kv_cache_dtype=options.kv_cache_dtype,
+    )
     executor = load_executor(config, resolve_model(options.model))
     pages = list(range(executor.capabilities.num_pages))
     for number, ids in enumerate(texts):

@@ -14,28 +14,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shlex
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine.measure import shapes
+from benchmarks.engine.measure import add_options
 from benchmarks.engine.report import picture, tables
+from benchmarks.harness import by_name, in_turn, machine, output_of
 
 MEASURE = [sys.executable, "-m", "benchmarks.engine.measure"]
 CEILINGS = [sys.executable, "-W", "ignore", "-m", "benchmarks.engine.ceilings"]
-
-
-def output_of(command: list[str]) -> dict[str, Any]:
-    """The JSON object in the last line that a command prints."""
-    ended = subprocess.run(command, capture_output=True, text=True)
-    if ended.returncode:
-        raise SystemExit(f"{shlex.join(command)} failed:\n{ended.stderr[-2000:]}")
-    report: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return report
 
 
 def shape_arguments(options: argparse.Namespace) -> list[str]:
@@ -48,11 +38,9 @@ def shape_arguments(options: argparse.Namespace) -> list[str]:
 def run_round(options: argparse.Namespace, number: int) -> dict[str, Any]:
     """Measure the ceilings and everybody once."""
     contestants = {name: [*MEASURE, "--model", options.model, "--executor", name] for name in options.executors}
-    contestants |= {name: shlex.split(command) for name, _, command in (each.partition("=") for each in options.peer)}
-    first = number % max(1, len(contestants))
-    order = [*contestants][first:] + [*contestants][:first]
+    contestants |= {name: shlex.split(command) for name, command in by_name(options.peer).items()}
     report: dict[str, Any] = {"ceilings": output_of([*CEILINGS, "--threads", str(options.threads)]), "engines": {}}
-    for name in order:
+    for name in in_turn(contestants, number):
         report["engines"][name] = output_of([*contestants[name], *shape_arguments(options)])
         print(f"round {number}: {name} done", file=sys.stderr, flush=True)
     report |= {"when": time.strftime("%F %T"), "load_average": os.getloadavg()[0]}
@@ -62,7 +50,7 @@ def run_round(options: argparse.Namespace, number: int) -> dict[str, Any]:
 def main() -> None:
     """Parse the command line, run the rounds, report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shapes(parser)
+    add_options(parser)
     parser.add_argument("--executors", nargs="+", default=["native", "torch"])
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND")
     parser.add_argument("--rounds", type=int, default=3)
@@ -74,9 +62,8 @@ def main() -> None:
     rounds = json.loads(options.out.read_text())["rounds"] if options.append and options.out.exists() else []
     for number in range(len(rounds), len(rounds) + options.rounds):
         rounds.append(run_round(options, number))
-        machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
         shape = {name: getattr(options, name) for name in ("model", "threads", "context", "steps", "chunk")}
-        options.out.write_text(json.dumps({"machine": machine, **shape, "rounds": rounds}) + "\n")
+        options.out.write_text(json.dumps({"machine": machine(), **shape, "rounds": rounds}) + "\n")
     report = json.loads(options.out.read_text())
     print(tables(report))
     picture(report, options.picture)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.engine.ceilings --threads 2
 
-A ceiling is measured by the best code that is at hand, the best of several tries: the native module's own loops where it is
-built and has them, numpy and torch otherwise. torch's int8 product does not reach what the processor can do: `int8_from` says
+A ceiling is measured by the best code that is at hand, the best of several tries: the native module's own loops where it
+can be used, numpy's and torch's otherwise. torch's int8 product does not reach what the processor can do: `int8_from` says
 whose figure it is. Run in a process of its own, so that torch's threads and memory are nobody else's.
 """
 
@@ -11,26 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 
+from benchmarks.harness import fastest
+from millstream.execution.native.availability import find_native
+
 READ_BYTES = 256 << 20  # a thread: far more than any cache
 SIZE = 2048  # of the square matrices
 TRIES = 6
-
-
-def fastest(work: Callable[[], object], tries: int = TRIES) -> float:
-    """Seconds of the quickest of some tries."""
-    times = []
-    for _ in range(tries):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def read_gb_s(threads: int) -> float:
@@ -38,14 +29,15 @@ def read_gb_s(threads: int) -> float:
     arrays = [np.ones(READ_BYTES // 4, dtype=np.float32) for _ in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
         # numpy gives the interpreter lock away in both; which of them waits for memory alone depends on the machine
-        seconds = min(fastest(lambda f=f: list(pool.map(f, arrays))) for f in (np.max, lambda array: np.dot(array, array)))
+        readers = (np.max, lambda array: np.dot(array, array))
+        seconds = min(fastest(lambda f=f: list(pool.map(f, arrays)), TRIES) for f in readers)
     return threads * READ_BYTES / seconds / 1e9
 
 
 def fp32_gflops() -> float:
     """GFLOP/s of a float32 product."""
     a, b = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
-    return 2 * SIZE**3 / fastest(lambda: a @ b) / 1e9
+    return 2 * SIZE**3 / fastest(lambda: a @ b, TRIES) / 1e9
 
 
 def int8_gops() -> float:
@@ -56,17 +48,13 @@ def int8_gops() -> float:
         torch.nn.Sequential(torch.nn.Linear(SIZE, SIZE, bias=False)), {torch.nn.Linear}, dtype=torch.qint8
     )
     x = torch.randn(SIZE, SIZE)
-    return 2 * SIZE**3 / min(fastest(lambda: torch._int_mm(a, b)), fastest(lambda: layer(x))) / 1e9
+    return 2 * SIZE**3 / min(fastest(lambda: torch._int_mm(a, b), TRIES), fastest(lambda: layer(x), TRIES)) / 1e9
 
 
 def native_ceilings(threads: int) -> dict[str, float]:
-    """What the native module measures of itself; empty where it is not built or does not measure."""
-    try:
-        from millstream.execution.native import _native
-    except ImportError:
-        return {}
-    measured: dict[str, float] = _native.measure_ceilings(threads) if hasattr(_native, "measure_ceilings") else {}
-    return measured
+    """What the native module measures with its own loops; empty where it cannot be used."""
+    native = find_native()
+    return {} if isinstance(native, str) else native.measure_ceilings(threads)
 
 
 def main() -> None:

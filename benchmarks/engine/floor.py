@@ -28,16 +28,24 @@ class Work:
     is_int8: bool  # which rate of multiplication counts
 
 
+def matrix_weights(model: ModelConfig) -> tuple[int, int]:
+    """How many weights multiply every position, and how many only those that are sampled."""
+    attention = model.hidden_size * model.head_dim * 2 * (model.num_heads + model.num_kv_heads)
+    return model.num_layers * (attention + 3 * model.hidden_size * model.ffn_size), model.vocab_size * model.hidden_size
+
+
+def kv_values(model: ModelConfig) -> int:
+    """Numbers in the KV of a token, all layers."""
+    return model.num_layers * 2 * model.num_kv_heads * model.head_dim
+
+
 def work_of(source: ModelSource, executor: str) -> Work:
     """The model in `source` as `executor` computes it: float32 throughout, or the file's own bytes and KV in fp16."""
     model = load_model_config(source)
-    head = model.vocab_size * model.hidden_size
-    attention = model.hidden_size * model.head_dim * 2 * (model.num_heads + model.num_kv_heads)
-    body = model.num_layers * (attention + 3 * model.hidden_size * model.ffn_size)
+    body, head = matrix_weights(model)
     is_fp32 = executor == "torch"
     weight_bytes = 4 * (body + head) if is_fp32 else _stored_bytes(source, model)
-    kv_bytes = model.num_layers * 2 * model.num_kv_heads * model.head_dim * (4 if is_fp32 else 2)
-    return Work(weight_bytes, body, head, kv_bytes, not is_fp32)
+    return Work(weight_bytes, body, head, kv_values(model) * (4 if is_fp32 else 2), not is_fp32)
 
 
 def floor_ms(work: Work, ceilings: dict[str, float], *, tokens: int, sampled: int, context: int) -> float:

@@ -11,40 +11,27 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from pathlib import Path
 
+from benchmarks.engine.peers.shapes import WARM_UP_STEPS, add_shapes, resident_mib
 from benchmarks.engine.steps import Bench, closed_loop, decode_ms
 from millstream.checkpoint.locate import resolve_model
 from millstream.config import EMBEDDED_MODEL, ServerConfig
 from millstream.execution.registry import load_executor
 
-WARM_UP_STEPS = 8
 
-
-def resident_mib() -> dict[str, int]:
-    """Resident MiB now, by kind: `anon` is what only this process has, `file` is mapped and may be dropped at any time."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return {kind: int(fields[f"Rss{kind.capitalize()}"].split()[0]) >> 10 for kind in ("anon", "file")}
-
-
-def shapes(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what is measured; peers' scripts have the same."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what is measured, and of which model."""
     parser.add_argument("--model", default=EMBEDDED_MODEL)
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=32)
-    parser.add_argument("--prefill", type=int, nargs="*", default=[512, 2048])
-    parser.add_argument("--repeats", type=int, default=2, help="of each prefill")
-    parser.add_argument("--chunk", type=int, default=512, help="positions a step, in prefill")
+    add_shapes(parser)
 
 
 def main() -> None:
     """Load, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shapes(parser)
+    add_options(parser)
     parser.add_argument("--executor", required=True)
-    parser.add_argument("--kv-cache-dtype", help="where the executor has a choice")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="where the executor has a choice")
     loop = parser.add_argument_group("a closed loop of whole requests, in place of all else")
     loop.add_argument("--loop-clients", type=int, nargs="*", default=[])
     loop.add_argument("--loop-prompt", type=int, default=106)
@@ -53,13 +40,12 @@ def main() -> None:
     options = parser.parse_args()
     rows = max(options.batch + options.loop_clients)
     total = 3 * rows * (options.context + options.steps + options.loop_prompt + options.loop_tokens)  # and room to spare
-    more = {} if options.kv_cache_dtype is None else {"kv_cache_dtype": options.kv_cache_dtype}
     config = ServerConfig(
         model=options.model,
         executor=options.executor,
         threads=options.threads,
         max_total_tokens=total + max(options.prefill, default=0),
-        **more,
+        kv_cache_dtype=options.kv_cache_dtype,
     )
     start = time.perf_counter()
     executor = load_executor(config, resolve_model(options.model))

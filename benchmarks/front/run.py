@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.front.floor import send_floor_us
+from benchmarks.harness import machine
 from benchmarks.server import millstream
 
 LOAD = Path(__file__).parent.parent / "load.py"
@@ -122,8 +122,7 @@ def main() -> None:
                     runs.append(measure("millstream", url, pid, scenario))
                 if scenario.tokens_per_step == 1:  # a peer's pace and tokens a step are its own business
                     runs += [measure(name, url, pid, scenario, options.peer_model) for name, url, pid in options.peer]
-    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
-    options.out.write_text(json.dumps({"when": time.strftime("%F %T"), "machine": machine, "runs": runs}, indent=1) + "\n")
+    options.out.write_text(json.dumps({"when": time.strftime("%F %T"), "machine": machine(), "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

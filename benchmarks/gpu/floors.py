@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from benchmarks.engine.floor import kv_values, matrix_weights
 from millstream.checkpoint.config import ModelConfig
 
 BYTES = 2  # bfloat16
@@ -32,11 +33,11 @@ class Work:
 
 def work_of(model: ModelConfig) -> Work:
     """The weights and KV of a model in bfloat16."""
-    projections = model.hidden_size * model.head_dim * 2 * (model.num_heads + model.num_kv_heads)
+    body, head = matrix_weights(model)
     return Work(
-        body_weights=model.num_layers * (projections + 3 * model.hidden_size * model.ffn_size),
-        head_weights=model.vocab_size * model.hidden_size,
-        kv_bytes=model.num_layers * 2 * model.num_kv_heads * model.head_dim * BYTES,
+        body_weights=body,
+        head_weights=head,
+        kv_bytes=kv_values(model) * BYTES,
         attention_operations=model.num_layers * 4 * model.num_heads * model.head_dim,
     )
 

@@ -1,14 +1,19 @@
-"""What the scheduler's benchmarks share: a wire that leads nowhere, requests, and a simulated model with a clock of its own."""
+"""What the scheduler's benchmarks share: a scheduler, requests, a wire to nowhere, a simulated model with its own clock."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput
+from millstream.kv.pool import KVPool
 from millstream.messages import SamplingParams, Timing, TokenizedGenerateReqInput
+from millstream.scheduler.admission import Limits
+from millstream.scheduler.order import Order
+from millstream.scheduler.scheduler import Scheduler
 from millstream.text.tokenizer import load_scripted_tokenizer
 
 PAGE_SIZE = 16
@@ -65,6 +70,39 @@ class SimulatedExecutor:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def make_scheduler(
+    executor: SimulatedExecutor,
+    *,
+    slots: int,
+    chunk: int,
+    target_itl_s: float | None,
+    order: Order,
+    to_detokenizer: Wire,
+    clock: Callable[[], float] = time.monotonic,
+) -> Scheduler:
+    """A scheduler that has all of the executor's pages and turns no request away."""
+    pages = executor.capabilities.num_pages
+    return Scheduler(
+        executor=executor,
+        tokenizer=TOKENIZER,
+        pool=KVPool(num_pages=pages, page_size=PAGE_SIZE),
+        eos_token_ids=frozenset(),
+        limits=Limits(
+            max_running_requests=slots,
+            max_queued_requests=1 << 20,
+            max_queued_tokens=1 << 40,
+            chunked_prefill_size=chunk,
+            context_length=pages * PAGE_SIZE,
+            vocab_size=VOCAB_SIZE,
+            target_itl_s=target_itl_s,
+        ),
+        order=order,
+        to_detokenizer=to_detokenizer,
+        to_entry=lambda entry: Wire(),
+        clock=clock,
+    )
 
 
 def request(

@@ -14,12 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from parts import PAGE_SIZE, TOKENIZER, VOCAB_SIZE, SimulatedExecutor, Wire, request
+from parts import PAGE_SIZE, SimulatedExecutor, Wire, make_scheduler, request
 
-from millstream.kv.pool import KVPool
-from millstream.scheduler.admission import Limits
 from millstream.scheduler.order import Order, SchedulePolicy
-from millstream.scheduler.scheduler import Scheduler
 
 CONTEXT = 128  # tokens of a prompt
 STEPS = 200  # of a round
@@ -57,23 +54,13 @@ class Bench:
     def __init__(self, case: Case) -> None:
         self.case = case
         pages = case.running * (CONTEXT + (ROUNDS + 2) * STEPS) // PAGE_SIZE + 2 * case.running + 64
-        self.scheduler = Scheduler(
-            executor=SimulatedExecutor(pages),
-            tokenizer=TOKENIZER,
-            pool=KVPool(num_pages=pages, page_size=PAGE_SIZE),
-            eos_token_ids=frozenset(),
-            limits=Limits(
-                max_running_requests=case.running + (1 if case.is_short_of_pages else 0),
-                max_queued_requests=1 << 20,
-                max_queued_tokens=1 << 40,
-                chunked_prefill_size=4096,
-                context_length=pages * PAGE_SIZE,
-                vocab_size=VOCAB_SIZE,
-                target_itl_s=10.0,
-            ),
+        self.scheduler = make_scheduler(
+            SimulatedExecutor(pages),
+            slots=case.running + (1 if case.is_short_of_pages else 0),
+            chunk=4096,
+            target_itl_s=10.0,
             order=Order(case.policy),
             to_detokenizer=Wire(),
-            to_entry=lambda entry: Wire(),
         )
         number = itertools.count()
         for _ in range(case.running):

@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from parts import PAGE_SIZE, TOKENIZER, VOCAB_SIZE, SimulatedExecutor, Wire, request
+from parts import VOCAB_SIZE, SimulatedExecutor, Wire, make_scheduler, request
 
-from millstream.kv.pool import KVPool
 from millstream.messages import TokenizedGenerateReqInput
 from millstream.messages.columns import unpack_slots
-from millstream.scheduler.admission import Limits
 from millstream.scheduler.order import Order, SchedulePolicy
-from millstream.scheduler.scheduler import Scheduler
 
 PRICE = (0.004, 0.0003, 0.0006)  # seconds a step, a decode token, a prompt token
 
@@ -53,23 +50,13 @@ class Simulation:
         self.executor = SimulatedExecutor(num_pages, PRICE)
         self.seen: list[Seen] = []
         self._arrivals: list[tuple[float, TokenizedGenerateReqInput, str]] = []
-        self.scheduler = Scheduler(
-            executor=self.executor,
-            tokenizer=TOKENIZER,
-            pool=KVPool(num_pages=num_pages, page_size=PAGE_SIZE),
-            eos_token_ids=frozenset(),
-            limits=Limits(
-                max_running_requests=slots,
-                max_queued_requests=1 << 20,
-                max_queued_tokens=1 << 40,
-                chunked_prefill_size=256,
-                context_length=num_pages * PAGE_SIZE,
-                vocab_size=VOCAB_SIZE,
-                target_itl_s=target_itl_s,
-            ),
+        self.scheduler = make_scheduler(
+            self.executor,
+            slots=slots,
+            chunk=256,
+            target_itl_s=target_itl_s,
             order=Order(policy, oldest_every=oldest_every),
             to_detokenizer=Wire(self._look),
-            to_entry=lambda entry: Wire(),
             clock=self.executor.clock,
         )
 

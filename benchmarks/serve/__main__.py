@@ -15,9 +15,7 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import by_name, in_turn, machine, output_of
 from benchmarks.serve.report import picture, tables
 from benchmarks.serve.servers import Server, ours, peer
 from benchmarks.serve.workloads import WORKLOADS, warm_up
@@ -40,7 +39,7 @@ def contestants(options: argparse.Namespace) -> dict[str, Any]:
     for executor in options.executors:
         starts[f"millstream {executor}"] = partial(ours, executor, options.threads, options.server_option)
     specs = json.loads(options.peers.read_text()) if options.peers else {}
-    specs |= {name: {"url": url} for name, _, url in (each.partition("=") for each in options.peer)}
+    specs |= {name: {"url": url} for name, url in by_name(options.peer).items()}
     starts |= {name: partial(peer, name, spec) for name, spec in specs.items()}
     return {name: start for name, start in starts.items() if not options.servers or name in options.servers}
 
@@ -65,18 +64,14 @@ def run_executor(executor: str, threads: int, figures: dict[str, Any]) -> dict[s
     shared = int(some["prompt_tokens"] * (some["hit_share"] or 0))
     shape = ["--loop-prompt", round(some["prompt_tokens"]), "--loop-shared", shared, "--threads", threads]
     shape += ["--chunk", ServerConfig().chunked_prefill_size, "--loop-clients", *(name.split("-")[1] for name in loads)]
-    command = [*MEASURE, "--executor", executor, *map(str, shape)]
-    ended = subprocess.run(command, check=True, capture_output=True, text=True)
-    rates: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])["loop_tokens_per_s"]
+    rates: dict[str, float] = output_of([*MEASURE, "--executor", executor, *map(str, shape)])["loop_tokens_per_s"]
     return {f"load-{clients}": rate for clients, rate in rates.items()}
 
 
 def run_round(options: argparse.Namespace, number: int) -> Iterator[dict[str, Any]]:
     """Everybody once, each as soon as it is measured."""
     starts = contestants(options)
-    first = number % max(1, len(starts))
-    order = [*starts][first:] + [*starts][:first]
-    for name in order:
+    for name in in_turn(starts, number):
         run = {"server": name, "round": number, "when": time.strftime("%F %T"), "load_average": os.getloadavg()[0]}
         run |= run_server(starts[name](), options.workloads)
         if name.startswith("millstream "):
@@ -103,12 +98,11 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server under measurement is stopped, too
     runs = json.loads(options.out.read_text())["runs"] if options.append and options.out.exists() else []
-    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
     first = max((run["round"] + 1 for run in runs), default=0)
     for number in range(first, first + options.rounds):
         for run in run_round(options, number):
             runs.append(run)
-            options.out.write_text(json.dumps({"machine": machine, "runs": runs}, indent=1) + "\n")
+            options.out.write_text(json.dumps({"machine": machine(), "runs": runs}, indent=1) + "\n")
     print(tables(runs))
     picture(runs, options.picture)
 

@@ -1,49 +1,18 @@
-"""One chat request to an OpenAI-compatible server on this machine, and when each piece of the answer came."""
+"""One chat request to a server under measurement, over a connection of its own, and the figures of a set of answers."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.load import WORDS, percentiles, stream_events
+from benchmarks.load import Reply, percentiles, receive, texts_hash
 from benchmarks.serve.servers import Server
 
 Message = dict[str, str]
-
-
-@dataclass
-class Reply:
-    """An answer: `usage` as the server sent it, `times` of the pieces that had text."""
-
-    sent: float
-    times: list[float] = field(default_factory=list)
-    text: str = ""
-    usage: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def ttft(self) -> float:
-        """Seconds from the request to the first text."""
-        return self.times[0] - self.sent if self.times else float("nan")
-
-    @property
-    def gaps(self) -> list[float]:
-        """Seconds between pieces."""
-        return [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
-
-    @property
-    def cached_tokens(self) -> int | None:
-        """Prompt tokens that the server says it knew; None where it does not say."""
-        details = self.usage.get("prompt_tokens_details") or {}
-        cached: int | None = details.get("cached_tokens")
-        return cached
 
 
 async def ask(server: Server, messages: Sequence[Message], max_tokens: int, on_text: Callable[[], None] | None = None) -> Reply:
@@ -65,27 +34,12 @@ async def ask(server: Server, messages: Sequence[Message], max_tokens: int, on_t
     address = urlsplit(server.url)
     reply = Reply(time.perf_counter())
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    async for event in stream_events(reader, writer, address.netloc, body):
-        if event == "[DONE]":
-            continue
-        chunk = json.loads(event)
-        if "error" in chunk:
-            raise RuntimeError(f"{server.name}: {chunk['error']}")
-        reply.usage = chunk.get("usage") or reply.usage
-        for choice in chunk.get("choices", ()):
-            if content := choice["delta"].get("content"):
-                reply.times.append(time.perf_counter())
-                reply.text += content
-                if on_text:
-                    on_text()
+    try:
+        await receive(reply, reader, writer, address.netloc, body, on_text)
+    except RuntimeError as error:
+        raise RuntimeError(f"{server.name}: {error}") from error
     writer.close()
     return reply
-
-
-def words(count: int, seed: str) -> str:
-    """So many words, the same for the same seed. A word is a little more than a token."""
-    dice = random.Random(seed)
-    return " ".join(dice.choice(WORDS) for _ in range(count))
 
 
 def summary(replies: Sequence[Reply], seconds: float) -> dict[str, Any]:
@@ -100,13 +54,13 @@ def summary(replies: Sequence[Reply], seconds: float) -> dict[str, Any]:
         "events_per_token": round(pieces / max(1, made), 3),
         "prompt_tokens": round(statistics.fmean(prompts), 1) if prompts else None,
         "hit_share": hit_share(replies),
-        "text_sha256": hashlib.sha256("\0".join(reply.text for reply in replies).encode()).hexdigest()[:16],
+        "text_sha256": texts_hash(replies),
     }
 
 
 def hit_share(replies: Sequence[Reply]) -> float | None:
     """Share of the prompts' tokens that the server had in its cache; None where it does not say."""
-    cached = [reply.cached_tokens for reply in replies]
-    if any(count is None for count in cached):
+    cached = [(reply.usage.get("prompt_tokens_details") or {}).get("cached_tokens") for reply in replies]
+    if None in cached:
         return None
-    return round(sum(count or 0 for count in cached) / sum(reply.usage["prompt_tokens"] for reply in replies), 3)
+    return round(sum(cached) / sum(reply.usage["prompt_tokens"] for reply in replies), 3)

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-READY = "Millstream is ready: "
+from benchmarks.server import ready_url
+
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 20.0
 
@@ -57,12 +58,8 @@ def ours(executor: str, threads: int, more: list[str]) -> Iterator[Server]:
     command = [sys.executable, "-m", "millstream", "serve", "--executor", executor, "--port", "0", "--log-level", "error"]
     started = time.perf_counter()
     with _process([*command, "--threads", str(threads), *more], {}, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        line = next((line for line in process.stdout if line.startswith(READY)), None)
-        if line is None:
-            raise SystemExit(f"our server did not start with --executor {executor}")
-        ready_s = time.perf_counter() - started
-        yield Server(f"millstream {executor}", line.removeprefix(READY).strip(), "", process.pid, ready_s)
+        url = ready_url(process)
+        yield Server(f"millstream {executor}", url, "", process.pid, time.perf_counter() - started)
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from benchmarks.load import percentiles, prompt
-from benchmarks.serve.client import Message, Reply, ask, hit_share, summary, words
+from benchmarks.load import Reply, percentiles, prompt, words
+from benchmarks.serve.client import Message, ask, hit_share, summary
 from benchmarks.serve.servers import Server
 
 CLIENTS = (1, 8, 16, 32)

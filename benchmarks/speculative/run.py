@@ -1,7 +1,7 @@
 """What guessing tokens from prompt and output brings: tokens a step and tokens a second, with and without, over HTTP.
 
-    python benchmarks/speculative/run.py
-    python benchmarks/speculative/run.py --clients 1 4 16 --option speculative-num-draft-tokens=4
+    python -m benchmarks.speculative.run
+    python -m benchmarks.speculative.run --clients 1 4 16 --option speculative-num-draft-tokens=4
 
 Starts two servers that differ in `--speculative-algorithm ngram` alone and asks them in turn, greedily: to say a text again, to
 go on with an edited copy of code, and to tell a story. Prints a line for each workload and number of clients and writes all to
@@ -13,20 +13,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
-import subprocess
-import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-READY = "Millstream is ready: "
+from benchmarks.harness import machine
+from benchmarks.server import millstream
+
 WORDS = ("river", "stone", "winter", "garden", "letter", "window", "market", "bridge", "copper", "harbour", "lantern")
 TEXT = (
     "The {0} keeper of the {1} wrote down every ship that passed: its name, its cargo and the colour of its sails. When the "
@@ -52,22 +48,6 @@ def prompt(workload: str, index: int) -> str:
         code = CODE.format(*words)
         return f"# before\n{code}\n\n# after: `items` is called `orders`\n{code.replace('items', 'orders')[:60]}"
     return f"A story about a {words[0]}, a {words[1]} and a {words[2]}.\n\nOnce upon a time"
-
-
-@contextmanager
-def server(options: list[str]) -> Iterator[str]:
-    """The URL of a server with these options."""
-    command = [sys.executable, "-m", "millstream", "serve", "--port", "0", "--log-level", "warning", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            line = next((line for line in process.stdout if line.startswith(READY)), None)
-            if line is None:
-                raise SystemExit("the server did not start")
-            yield line.removeprefix(READY).strip()
-        finally:
-            process.terminate()
-            process.stdout.read()  # so that its last words do not block it
 
 
 def call(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -140,16 +120,12 @@ def main() -> None:
     parser.add_argument("--ngram-option", action="append", default=[], metavar="NAME=VALUE", help="of the one that guesses")
     parser.add_argument("--out", type=Path, default=Path("speculative.json"))
     options = parser.parse_args()
-    both = ["--max-total-tokens", "16384", *(f"--{option}" for option in options.option)]
+    both = ["--log-level", "warning", "--max-total-tokens", "16384", *(f"--{option}" for option in options.option)]
     guesses = ["--speculative-algorithm", "ngram", *(f"--{option}" for option in options.ngram_option)]
-    with ExitStack() as stack:
-        urls = {
-            "plain": stack.enter_context(server(both)),
-            "ngram": stack.enter_context(server([*both, *guesses])),
-        }
+    with millstream(both) as (plain, _), millstream([*both, *guesses]) as (ngram, _):
+        urls = {"plain": plain, "ngram": ngram}
         runs = [compare(urls, workload, clients, options) for clients in options.clients for workload in options.workloads]
-    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
-    options.out.write_text(json.dumps({"when": time.strftime("%F %T"), "machine": machine, "runs": runs}, indent=1) + "\n")
+    options.out.write_text(json.dumps({"when": time.strftime("%F %T"), "machine": machine(), "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Figures of the text path alone, no process and no socket: `python benchmarks/text/measure.py`, a minute on one core.
+"""Figures of the text path alone, no process and no socket: `python -m benchmarks.text.measure`, a minute on one core.
 
 It prints the tables of README.md beside it. Each figure is the best of several rounds: on a shared machine the best is the
 nearest to what the code costs.
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.harness import fastest
 from millstream.checkpoint.locate import resolve_model
 from millstream.detokenizer.witness import Witness
 from millstream.text.digest import digest_of
@@ -25,16 +26,6 @@ ROUNDS = 5
 TOKENS = 200  # a stream
 ENGLISH = "The mill stands where the stream bends, and the miller's cat sleeps on the warmest sack of flour. " * 20
 PIECE = 4  # characters a token, in round numbers
-
-
-def best(work: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """Seconds of the quickest of some rounds."""
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def detokenise(tokenizer: Tokenizer, text: str, streams: int) -> float:
@@ -73,7 +64,7 @@ def match(make: Callable[[], StopMatcher | RegexMatcher], text: str) -> float:
         for piece in pieces:
             matcher.feed(piece)
 
-    return best(run) / len(text) * 1e6
+    return fastest(run, ROUNDS) / len(text) * 1e6
 
 
 def prove(tokenizer: Tokenizer) -> None:
@@ -92,9 +83,9 @@ def prove(tokenizer: Tokenizer) -> None:
             value = digest_of(text, value)
 
     print("proof, us a token (a row of one)")
-    print(f"  detokenizer: witness             {best(witness) / len(ids) * 1e6:12.3f}")
-    print(f"  entry: digest                    {best(digest) / len(ids) * 1e6:12.3f}")
-    print(f"  one-shot decode of 1,000 ids, all{best(lambda: tokenizer.decode(ids[:1000])) * 1e6:12.1f}")
+    print(f"  detokenizer: witness             {fastest(witness, ROUNDS) / len(ids) * 1e6:12.3f}")
+    print(f"  entry: digest                    {fastest(digest, ROUNDS) / len(ids) * 1e6:12.3f}")
+    print(f"  one-shot decode of 1,000 ids, all{fastest(lambda: tokenizer.decode(ids[:1000]), ROUNDS) * 1e6:12.1f}")
 
 
 def encode(name: str, tokenizer: Tokenizer) -> None:
@@ -107,8 +98,8 @@ def encode(name: str, tokenizer: Tokenizer) -> None:
     print(f"  {name}: {tokenizer.encoder_name} loaded and proven in {loading:.2f} s")
     for size in (200, 8_000, 100_000):
         part = tokenizer.decode(ids[:size])
-        slow = best(lambda part=part: tokenizer._library_encode(part, False), 3) * 1e3
-        fast = best(lambda part=part: tokenizer.encode(part, add_special_tokens=False), 3) * 1e3
+        slow = fastest(lambda part=part: tokenizer._library_encode(part, False), 3) * 1e3
+        fast = fastest(lambda part=part: tokenizer.encode(part, add_special_tokens=False), 3) * 1e3
         print(f"    {size:>7} tokens: {slow:9.2f} ms, {fast:9.3f} ms, {slow / fast:5.0f} times")
 
 
@@ -126,7 +117,8 @@ def main() -> None:
     begun = next(i for i in singles if not embedded.incremental().push([i]))
     for label, token_id in (("stray bytes", stray), ("characters begun", begun)):
         ids = [token_id] * 100_000
-        print(f"  100,000 {label + ' in one stream':<30}{best(lambda ids=ids: push_all(embedded, ids)) / len(ids) * 1e6:9.3f}")
+        seconds = fastest(lambda ids=ids: push_all(embedded, ids), ROUNDS)
+        print(f"  100,000 {label + ' in one stream':<30}{seconds / len(ids) * 1e6:9.3f}")
     prove(embedded)
     print("stops, us a character")
     strings = tuple(f"stop {number} here" for number in range(32))

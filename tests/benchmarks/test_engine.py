@@ -78,6 +78,14 @@ def test_the_embedded_model_s_work_is_known() -> None:
     assert native.weight_bytes == 96_436_224  # 4-bit matrices and the 8-bit embedding, which is the head
 
 
+@pytest.mark.parametrize("script", ["llama_cpp_steps.py", "openvino_steps.py"])
+def test_a_peer_s_script_starts_in_a_python_that_has_none_of_our_packages(script: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-E", "-S", str(ROOT / "benchmarks" / "engine" / "peers" / script), "--help"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert "--repeats" in ended.stdout
+
+
 def test_a_picture_has_a_bar_for_every_value(tmp_path: Path) -> None:
     draw(tmp_path / "x.svg", "a < b", [Panel("one", {"ours": 3.0, "theirs": 1.0}), Panel("two", {"ours": 2000.0})])
     svg = (tmp_path / "x.svg").read_text()

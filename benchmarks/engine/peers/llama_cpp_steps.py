@@ -14,16 +14,9 @@ import ctypes
 import json
 import random
 import time
-from pathlib import Path
 from typing import Any
 
-WARM_UP_STEPS = 8
-
-
-def resident_mib() -> dict[str, int]:
-    """Resident MiB now, by kind."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return {kind: int(fields[f"Rss{kind.capitalize()}"].split()[0]) >> 10 for kind in ("anon", "file")}
+from shapes import WARM_UP_STEPS, peer_options, resident_mib
 
 
 class Engine:
@@ -127,16 +120,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Parse, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file")
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=32)
-    parser.add_argument("--prefill", type=int, nargs="*", default=[512, 2048])
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--chunk", type=int, default=512)
-    print(json.dumps(measure(parser.parse_args())))
+    print(json.dumps(measure(peer_options(__doc__))))
 
 
 if __name__ == "__main__":

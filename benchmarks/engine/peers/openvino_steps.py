@@ -13,16 +13,11 @@ import json
 import random
 import time
 from itertools import count
-from pathlib import Path
 from typing import Any
 
+from shapes import peer_options, resident_mib
+
 VOCAB_SIZE = 49_000  # ids below this are ordinary tokens of the embedded model
-
-
-def resident_mib() -> dict[str, int]:
-    """Resident MiB now, by kind."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return {kind: int(fields[f"Rss{kind.capitalize()}"].split()[0]) >> 10 for kind in ("anon", "file")}
 
 
 class Engine:
@@ -99,16 +94,7 @@ def prefill_ms(engine: Engine, length: int) -> float:
 
 def main() -> None:
     """Parse, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file")
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=32)
-    parser.add_argument("--prefill", type=int, nargs="*", default=[512, 2048])
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--chunk", type=int, default=512)
-    options = parser.parse_args()
+    options = peer_options(__doc__)
     start = time.perf_counter()
     engine = Engine(options)
     report: dict[str, Any] = {"load_s": round(time.perf_counter() - start, 3), "loaded_mib": resident_mib()}
