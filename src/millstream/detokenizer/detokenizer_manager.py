@@ -220,7 +220,7 @@ class DetokenizerManager:
                 finish = _undecodable(error)
         if row.timing is not None:
             row.timing.detokenized = self._clock()
-        return TextRow(row.rid, status.slot, text, row.token_ids, row.usage, finish, row.timing, digest)
+        return TextRow(row.rid, status.slot, text, row.token_ids, row.usage, finish, row.timing, digest, row.details)
 
 
 def _undecodable(error: Exception) -> Abort:

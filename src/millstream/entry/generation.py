@@ -61,6 +61,8 @@ class Generation:
         if self.unsent is None:
             return 0
         self.unread_bytes += len(row.text.encode()) + BYTES_PER_ID * len(row.token_ids)
+        if row.details is not None:
+            self.unread_bytes += BYTES_PER_ID * row.details.num_values
         return self.unread_bytes + self.unsent()
 
     async def unless_ended(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

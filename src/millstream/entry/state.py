@@ -10,7 +10,8 @@ from enum import Enum, auto
 
 from millstream.entry.failure import Failure
 from millstream.errors import InvariantError
-from millstream.messages import FinishReason, GenerateReqInput, Received, TextRow, Timing, Usage
+from millstream.messages import FinishReason, GenerateReqInput, Received, RowDetails, TextRow, Timing, Usage
+from millstream.messages.details import joined
 from millstream.messages.finish import EndCause, end_cause
 from millstream.observe.ledger import Account
 from millstream.text.digest import digest_of
@@ -37,6 +38,7 @@ class ReqState:
     """One live rid."""
 
     __slots__ = (
+        "_details",
         "_digest",
         "_num_chars",
         "_row",
@@ -78,7 +80,8 @@ class ReqState:
         self._usage: Usage | None = None
         self._digest = 0  # of what was handed on
         self._row: TextRow | None = None
-        self._texts: list[str] = []
+        self._texts: list[str] = []  # of the rows that merge with `_row`, and their details: joined when it is taken
+        self._details: list[RowDetails] = []
 
     @property
     def rid(self) -> str:
@@ -168,6 +171,8 @@ class ReqState:
         waiting.token_ids.extend(row.token_ids)
         waiting.usage, waiting.finish, waiting.timing = self._usage, row.finish, row.timing
         waiting.digest = row.digest
+        if row.details is not None:
+            self._details.append(row.details)
 
     def take(self) -> TextRow | None:
         """Everything that came since the last call, as one row; None where nothing did."""
@@ -177,6 +182,9 @@ class ReqState:
         if self._texts:
             row.text += "".join(self._texts)
             self._texts.clear()
+        if self._details:
+            row.details = joined((row.details, *self._details))
+            self._details.clear()
         self._digest = digest_of(row.text, self._digest)
         if row.digest is not None:
             self.mismatched = row.digest != self._digest
@@ -200,3 +208,4 @@ class ReqState:
         self.shortcut = None
         self._row = None
         self._texts.clear()
+        self._details.clear()

@@ -18,7 +18,8 @@ from millstream.entry.generation import Generation
 from millstream.entry.http.exchange import ClientGone, Exchange
 from millstream.entry.service import Service
 from millstream.entry.sse import EventStream, progress_comment
-from millstream.messages import FinishReason
+from millstream.entry.state import ReqState
+from millstream.messages import FinishReason, TextRow
 from millstream.messages.finish import EndCause
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ class StreamForm(Protocol):
         """The events that are sent on admission."""
         ...
 
-    def row(self, index: int, text: str, token_ids: list[int], finish: FinishReason | None) -> bytes:
-        """The events for a row of request `index`; may be none."""
+    def row(self, index: int, row: TextRow) -> bytes:
+        """The events for a row of request `index`; may be none. It is the row of nobody else."""
         ...
 
     def text_event(self, index: int) -> tuple[bytes, bytes] | None:
@@ -101,7 +102,7 @@ async def _stream_rows(
         events: list[bytes] = []
         failure = None
         for index, row in await generation.receive():
-            events.append(form.row(index, row.text, row.token_ids, row.finish))
+            events.append(form.row(index, row))
             if row.finish is not None:
                 num_open -= 1
                 failure = failure or form.failure(row.finish)
@@ -109,7 +110,7 @@ async def _stream_rows(
             await stream.write(data)
             generation.stamp_written(clock())
             for state in generation.states:
-                state.shortcut = state.shortcut or _shortcut(stream, form, state.index)
+                state.shortcut = state.shortcut or _shortcut(stream, form, state)
         elif (progress := generation.take_progress()) is not None:
             await stream.write(progress_comment(progress))
         else:
@@ -123,14 +124,14 @@ async def _stream_rows(
     return None
 
 
-def _shortcut(stream: EventStream, form: StreamForm, index: int) -> Callable[[str, list[int]], bool]:
-    """The short way of the rows of request `index`."""
-    around = form.text_event(index)
+def _shortcut(stream: EventStream, form: StreamForm, state: ReqState) -> Callable[[str, list[int]], bool]:
+    """The short way of the rows of one request."""
+    around = form.text_event(state.index)
     if around is not None:
         return stream.text_writer(*around)
 
     def write_at_once(text: str, token_ids: list[int]) -> bool:
-        events = form.row(index, text, token_ids, None)
+        events = form.row(state.index, TextRow(state.rid, state.slot, text, token_ids, None))
         return not events or stream.try_write(events)
 
     return write_at_once

@@ -229,5 +229,8 @@ def finalize(
         priority=obj.priority,
         deadline=obj.deadline,
         progress=obj.progress,
+        logprobs=obj.logprobs,
+        wants_embedding=obj.wants_embedding,
+        input_embeds=obj.input_embeds,
         timing=obj.timing,
     )

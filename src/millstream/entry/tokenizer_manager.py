@@ -276,7 +276,8 @@ class TokenizerManager:
             self.endings.confirm(finals)
 
     def _take_row(self, state: ReqState, generation: Generation, row: TextRow) -> None:
-        if row.finish is not None or state.phase is not Phase.RECEIVING or not state.hand_on(row.text, row.token_ids):
+        says_more = row.finish is not None or row.details is not None or state.phase is not Phase.RECEIVING
+        if says_more or not state.hand_on(row.text, row.token_ids):
             self._queue(state, generation, row)
 
     def _queue(self, state: ReqState, generation: Generation, row: TextRow) -> None:

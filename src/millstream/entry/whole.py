@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.generation import Generation
-from millstream.messages import FinishReason
+from millstream.messages import FinishReason, RowDetails
+from millstream.messages.details import joined
 
 
 class Whole(NamedTuple):
@@ -17,6 +18,7 @@ class Whole(NamedTuple):
     text: str
     token_ids: list[int]
     finish: FinishReason
+    details: RowDetails | None = None
 
 
 async def collect(generation: Generation, failure: Callable[[FinishReason], Failure | None]) -> list[Whole]:
@@ -27,6 +29,7 @@ async def collect(generation: Generation, failure: Callable[[FinishReason], Fail
     """
     texts: list[list[str]] = [[] for _ in generation.states]
     token_ids: list[list[int]] = [[] for _ in generation.states]
+    details: list[list[RowDetails | None]] = [[] for _ in generation.states]
     finishes: dict[int, FinishReason] = {}
 
     def keep(index: int, text: str, new_ids: list[int]) -> bool:
@@ -39,9 +42,13 @@ async def collect(generation: Generation, failure: Callable[[FinishReason], Fail
     while len(finishes) < len(generation.states):
         for index, row in await generation.receive():
             keep(index, row.text, row.token_ids)
+            details[index].append(row.details)
             if row.finish is None:
                 continue
             if (failed := failure(row.finish)) is not None:
                 raise RequestFailed(failed)
             finishes[index] = row.finish
-    return [Whole("".join(texts[index]), token_ids[index], finishes[index]) for index in range(len(finishes))]
+    return [
+        Whole("".join(text), ids, finishes[index], joined(details[index]))
+        for index, (text, ids) in enumerate(zip(texts, token_ids, strict=True))
+    ]

@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream.messages.details import LogprobParams, Logprobs
 from millstream.messages.sampling import SamplingParams
 
 
@@ -39,6 +43,9 @@ class ForwardRow:
     banned_token_ids: Sequence[int] = ()  # ids that may not be drawn next (stops, before min_new_tokens)
     draft: Sequence[int] = ()
     copies: Sequence[tuple[int, int]] = ()  # pages, (from, to); to do it twice in the same step does no harm
+    logprobs: LogprobParams | None = None
+    wants_hidden: bool = False  # once `end` is the prompt's: the state of the last position, after the final norm
+    input_embeds: NDArray[np.float32] | None = None  # `[positions, hidden]`: stand in for the embeddings of the first ids
 
     @property
     def reach(self) -> int:
@@ -61,11 +68,18 @@ class ForwardOutput:
     a step; empty where it does not sample or has nothing yet (the scheduler runs the row again). `errors` maps a row index to
     a message: that row's request fails, the others go on. `finished` holds the indices of rows that have nothing more to say
     after these tokens, without a stop token; an executor must not say so before `min_new_tokens`, nor under `ignore_eos`.
+
+    By row index, for rows that asked: `logprobs` of the row's `token_ids`; `prompt_logprobs` of those prompt tokens whose
+    logits the step computed, which are the ones at positions `max(start + 1, prompt_start, 1)` to `min(end + 1, prompt) - 1`;
+    `hidden`, float32 `[hidden]`.
     """
 
     token_ids: list[list[int]]
     errors: dict[int, str] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
+    logprobs: dict[int, Logprobs] = field(default_factory=dict)
+    prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
+    hidden: dict[int, NDArray[np.float32]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +92,8 @@ class Capabilities:
     page_size: int  # tokens
     eos_token_ids: frozenset[int]  # from the model's config and generation config
     executor: str = "custom"  # its name, for people
+    hidden_size: int = 0  # numbers in a state and in an embedding; 0: it has none to give, and takes none
+    has_logprobs: bool = False  # it fills `ForwardOutput.logprobs` and `prompt_logprobs`
 
 
 class Executor(Protocol):

@@ -34,6 +34,7 @@ from millstream.messages.control import (
     StatsReply,
     StatsReq,
 )
+from millstream.messages.details import LogprobParams, Logprobs, RowDetails
 from millstream.messages.finish import Abort, FinishReason, Length, Stop
 from millstream.messages.generate import GenerateReqInput
 from millstream.messages.ledger import Book, LedgerQuery
@@ -73,6 +74,8 @@ __all__ = [
     "Heartbeat",
     "LedgerQuery",
     "Length",
+    "LogprobParams",
+    "Logprobs",
     "PauseReq",
     "ProcessState",
     "Progress",
@@ -84,6 +87,7 @@ __all__ = [
     "ReplayReq",
     "ReplayedRequest",
     "ResumeReq",
+    "RowDetails",
     "SamplingParams",
     "ServerState",
     "Shutdown",

@@ -152,6 +152,8 @@ class EngineInfo(Struct, frozen=True, kw_only=True):
     page_size: int
     max_running_requests: int
     executor: str
+    hidden_size: int = 0  # of embeddings, in and out; 0: the executor has none
+    has_logprobs: bool = False
 
 
 class Ready(Struct, frozen=True, omit_defaults=True, tag="ready"):

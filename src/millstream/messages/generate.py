@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from millstream.messages.details import LogprobParams
 from millstream.messages.sampling import SamplingParams
 from millstream.messages.timing import Timing
 
@@ -23,4 +24,7 @@ class GenerateReqInput(Struct, kw_only=True):
     priority: int = 0  # the higher goes first
     deadline: float | None = None  # seconds, the clock of `timing`: by then the request has ended, whatever it was doing
     progress: bool = False  # whether the client wants to hear how far it is before its first token
+    logprobs: LogprobParams | None = None
+    wants_embedding: bool = False  # the final state of the prompt's last token; then nothing is generated
+    input_embeds: bytes | None = None  # float32 `[len(input_ids), hidden]` in place of the tokens' own embeddings
     timing: Timing

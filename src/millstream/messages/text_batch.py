@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from millstream.messages.columns import TextColumns
+from millstream.messages.details import RowDetails
 from millstream.messages.finish import FinishReason
 from millstream.messages.timing import Timing, Usage
 
@@ -24,6 +25,7 @@ class TextRow(Struct, array_like=True, omit_defaults=True, gc=False):
     finish: FinishReason | None = None
     timing: Timing | None = None  # on the final row only
     digest: int | None = None  # on the final row: the `text.digest` of all text of the request
+    details: RowDetails | None = None
 
 
 class BatchStrOutput(Struct, omit_defaults=True, tag="text", gc=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from millstream.messages.columns import TokenColumns
+from millstream.messages.details import RowDetails
 from millstream.messages.finish import FinishReason
 from millstream.messages.timing import Timing, Usage
 
@@ -36,6 +37,7 @@ class TokenRow(Struct, array_like=True, omit_defaults=True, gc=False):
     held_back: int = 0  # characters
     finish: FinishReason | None = None
     timing: Timing | None = None  # on the final row only
+    details: RowDetails | None = None
 
 
 class BatchTokenIDOutput(Struct, omit_defaults=True, tag="tokens", gc=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from millstream.messages.details import LogprobParams
 from millstream.messages.sampling import SamplingParams
 from millstream.messages.timing import Timing
 
@@ -28,4 +29,7 @@ class TokenizedGenerateReqInput(Struct, kw_only=True, omit_defaults=True, tag="g
     slot: int = 0  # a number that the entry worker gives each request once: names it where rows travel
     entry: int = 0
     call: str = ""
+    logprobs: LogprobParams | None = None
+    wants_embedding: bool = False
+    input_embeds: bytes | None = None
     timing: Timing

@@ -110,6 +110,8 @@ def _engine_info(server: ServerConfig, executor: Executor, tokenizer: Tokenizer)
         page_size=capabilities.page_size,
         max_running_requests=server.max_running_requests,
         executor=capabilities.executor,
+        hidden_size=capabilities.hidden_size,
+        has_logprobs=capabilities.has_logprobs,
     )
 
 

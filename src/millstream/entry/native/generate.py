@@ -28,7 +28,7 @@ from millstream.entry.sse import event
 from millstream.entry.stream import stream_answer
 from millstream.entry.whole import collect
 from millstream.errors import RequestError
-from millstream.messages import Abort, FinishReason, GenerateReqInput, Length, Stop, Timing
+from millstream.messages import Abort, FinishReason, GenerateReqInput, Length, Stop, TextRow, Timing
 
 
 async def generate(exchange: Exchange, service: Service) -> None:
@@ -118,13 +118,13 @@ class _DeltaStream:
         """Nothing."""
         return b""
 
-    def row(self, index: int, text: str, token_ids: list[int], finish: FinishReason | None) -> bytes:
+    def row(self, index: int, row: TextRow) -> bytes:
         """The row's text and ids; one that only says that the request failed has none."""
-        failed = finish is not None and _failure(finish) is not None
-        if failed and not text and not token_ids:
+        failed = row.finish is not None and _failure(row.finish) is not None
+        if failed and not row.text and not row.token_ids:
             return b""
-        meta = _meta_info(self._generation, None if failed else finish, self._clock())
-        return event(msgspec.json.encode({"text": text, "output_ids": token_ids, "meta_info": meta}))
+        meta = _meta_info(self._generation, None if failed else row.finish, self._clock())
+        return event(msgspec.json.encode({"text": row.text, "output_ids": row.token_ids, "meta_info": meta}))
 
     def text_event(self, index: int) -> tuple[bytes, bytes] | None:
         """None: every event has its counts."""

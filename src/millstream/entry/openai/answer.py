@@ -19,7 +19,7 @@ from millstream.entry.release import release_after
 from millstream.entry.service import Service
 from millstream.entry.stream import stream_answer
 from millstream.entry.whole import Whole, collect
-from millstream.messages import Abort, FinishReason, GenerateReqInput
+from millstream.messages import Abort, FinishReason, GenerateReqInput, TextRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,14 +130,14 @@ class _ChunkStream:
         prompts = self._tally.prompt_token_ids(several=self._call.several_prompts) if self._ids else None
         return self._chunks.opening(len(self._call.requests), prompts)
 
-    def row(self, index: int, text: str, token_ids: list[int], finish: FinishReason | None) -> bytes:
+    def row(self, index: int, row: TextRow) -> bytes:
         """A chunk for the text, and one for the end."""
         usage = self._tally.usage() if self._continuous else None
-        ids = token_ids if self._ids else None
-        chunk = self._chunks.text(index, text, ids, usage) if text or ids else b""
-        if finish is None or not self._ends.is_shown(finish):
+        ids = row.token_ids if self._ids else None
+        chunk = self._chunks.text(index, row.text, ids, usage) if row.text or ids else b""
+        if row.finish is None or not self._ends.is_shown(row.finish):
             return chunk
-        return chunk + self._chunks.finish(index, finish, usage)
+        return chunk + self._chunks.finish(index, row.finish, usage)
 
     def text_event(self, index: int) -> tuple[bytes, bytes] | None:
         """A chunk's fixed parts, where it carries neither ids nor usage."""
