@@ -20,7 +20,7 @@ from millstream.config import ChildConfig, ServerConfig
 from millstream.entry.failure import failure_of_cause, failure_of_death
 from millstream.entry.http.app import App
 from millstream.entry.http.server import EntryServer, raise_descriptor_limit
-from millstream.entry.service import LoadedText, Service
+from millstream.entry.service import LoadedText, Service, text_of
 from millstream.errors import StartupError
 from millstream.ipc.address import socket_address
 from millstream.ipc.channel import PullChannel, PushChannel, SenderGone
@@ -28,7 +28,6 @@ from millstream.ipc.control import ControlLink, PeerGone
 from millstream.ipc.entries import EntryChannels
 from millstream.ipc.pulse import BEAT_S, Pulse
 from millstream.messages import Ready, ServerState, Shutdown, ToEntry, WorkerReq
-from millstream.text.chat_template import ChatTemplate
 from millstream.text.tokenizer import load_configured_tokenizer
 
 log = logging.getLogger(__name__)
@@ -58,13 +57,7 @@ def load_text(config: ServerConfig) -> LoadedText:
     Raises:
         StartupError: one of them cannot be used.
     """
-    tokenizer = load_configured_tokenizer(config, configured_source(config))
-    source_text = tokenizer.chat_template
-    return LoadedText(
-        tokenizer=tokenizer,
-        template=ChatTemplate(source_text, tokenizer.special_tokens) if source_text is not None else None,
-        names=config.served_model_name,  # the supervisor has filled them in
-    )
+    return text_of(config, load_configured_tokenizer(config, configured_source(config)))
 
 
 class _Process:

@@ -31,6 +31,17 @@ class LoadedText:
     names: tuple[str, ...]
 
 
+def text_of(config: ServerConfig, tokenizer: Tokenizer) -> LoadedText:
+    """What the entry needs beside `tokenizer`: its template, compiled, and the names in `config`, which must be filled in.
+
+    Raises:
+        StartupError: the template cannot be used.
+    """
+    source_text = tokenizer.chat_template
+    template = ChatTemplate(source_text, tokenizer.special_tokens) if source_text is not None else None
+    return LoadedText(tokenizer=tokenizer, template=template, names=config.served_model_name)
+
+
 class Service:
     """State of the server as its clients see it."""
 
