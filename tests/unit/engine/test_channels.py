@@ -53,17 +53,20 @@ def test_a_closed_inbox_says_so_whatever_is_in_it() -> None:
 def test_a_message_that_cannot_be_handled_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
     taken: list[Any] = []
 
-    def take(message: AdmissionOutput) -> None:
-        if message.accepted == [2]:
-            raise ValueError("not this one")
-        taken.append(message.accepted)
-
     async def scenario() -> None:
+        has_all = asyncio.Event()
+
+        def take(message: AdmissionOutput) -> None:
+            if message.accepted == [2]:
+                raise ValueError("not this one")
+            taken.append(message.accepted)
+            if message.accepted == [4]:
+                has_all.set()
+
         channel = LoopChannel(ToEntry, asyncio.get_running_loop(), take)
         sender = threading.Thread(target=lambda: [channel.send(AdmissionOutput(accepted=[number])) for number in range(5)])
         sender.start()
-        while len(taken) < 4:
-            await asyncio.sleep(0)
+        await has_all.wait()
         sender.join()
 
     asyncio.run(scenario())
