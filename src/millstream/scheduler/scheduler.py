@@ -313,6 +313,8 @@ class Scheduler:
             self._end_by_abort(req, "engine_error", error)
             return
         try:
+            if req.telling is not None:
+                req.telling.take(req.row, output, index)
             req.num_computed = item.end
             if not req.row.sample:
                 return
