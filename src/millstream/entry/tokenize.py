@@ -215,7 +215,7 @@ def finalize(
     `input_ids` passed `check_prompt`; `entry` owns the request, as a part of `call`.
 
     Raises:
-        RequestError: `min_tokens` is more than what may be made, or log probabilities are asked for outside the prompt.
+        RequestError: `min_tokens` is more than what may be made, or too many log probabilities are asked for.
         ContextLengthExceeded: prompt and the new tokens the client asked for do not fit.
     """
     room = engine.context_length - len(input_ids)
@@ -234,7 +234,7 @@ def finalize(
             param="min_tokens",
         )
     if obj.logprobs is not None:
-        obj.logprobs.verify_prompt(len(input_ids))
+        obj.logprobs.verify_lengths(len(input_ids), max_new_tokens)
     return TokenizedGenerateReqInput(
         rid=obj.rid,
         slot=slot,
