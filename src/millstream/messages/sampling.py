@@ -25,7 +25,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `verify` raises `RequestError` naming the field; nothing behind it meets an unchecked value.
     """
 
-    max_new_tokens: int | None = None  # None: up to the context limit
+    max_new_tokens: int | None = None  # None: up to the context limit; 0: the prompt is computed and nothing is made
     min_new_tokens: int = 0
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0

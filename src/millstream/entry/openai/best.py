@@ -11,7 +11,7 @@ from millstream.messages import Abort
 
 
 def best_of(made: Sequence[Whole], *, width: int, n: int) -> list[int]:
-    """Indices of the `n` best of each `width` neighbours, the best first and equal ones in order; all as they are if `n` is all."""
+    """Indices of the `n` best of each `width` neighbours, the best first, equal ones in order. All of them keep their order."""
     if width == n:
         return list(range(len(made)))
     groups = [range(start, start + width) for start in range(0, len(made), width)]

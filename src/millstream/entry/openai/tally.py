@@ -32,5 +32,5 @@ class Tally:
             "completion_tokens": completion,
             "total_tokens": self._prompt_tokens + completion,
             "prompt_tokens_details": {"audio_tokens": 0, "cached_tokens": cached},
-            "completion_tokens_details": dict(_NO_DETAILS),
+            "completion_tokens_details": _NO_DETAILS,
         }
