@@ -202,7 +202,7 @@ def test_fields_without_effect_and_neutral_values_pass(body: dict[str, Any]) -> 
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
-        ("logprobs", True),
+        ("logprobs", 1),
         ("top_logprobs", 2),
         ("modalities", ["text", "audio"]),
         ("reasoning_effort", "high"),
