@@ -9,6 +9,7 @@ from millstream.entry.openai.protocol import MAX_CHOICES, GenerationFields
 from millstream.entry.sampling import cache_namespace
 from millstream.errors import RequestError
 from millstream.messages import GenerateReqInput, LogprobParams, Timing
+from millstream.messages.sampling import MAX_COUNT
 
 MAX_RID_CHARS = 128
 
@@ -55,16 +56,15 @@ def check_stream_options(fields: GenerationFields) -> None:
 
 
 def max_new_tokens(fields: GenerationFields, least: int) -> int | None:
-    """The limit of new tokens under either of its names.
+    """The limit of new tokens, the newer name's where both are given.
 
     Raises:
-        RequestError: it is less than `least`.
+        RequestError: one of the two is out of range.
     """
-    name = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
-    limit = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
-    if limit is not None and limit < least:
-        raise RequestError(f"{name} is {limit}; it must be at least {least}.", param=name)
-    return limit
+    for name, limit in (("max_tokens", fields.max_tokens), ("max_completion_tokens", fields.max_completion_tokens)):
+        if limit is not None and not least <= limit <= MAX_COUNT:
+            raise RequestError(f"{name} is {limit}; it must be from {least} to {MAX_COUNT}.", param=name)
+    return fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
 
 
 def make_requests(
