@@ -1,7 +1,7 @@
 """Server-sent events: the frames, and a stream that keeps itself alive and notices a client that does not read.
 
-Used by `entry.stream`. Rules: each event is one `data:` line of JSON; a stream that succeeds ends with `[DONE]`; one
-that fails ends with an error event, no `[DONE]`, and a closed connection.
+Used by `entry.stream`. Rules: the data of an event is one line of JSON; a stream that fails ends with an error event, nothing
+of what ends a success, and a closed connection. What these last events look like is each API's own.
 """
 
 from __future__ import annotations
@@ -28,6 +28,16 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def error_event(failure: Failure) -> bytes:
+    """OpenAI's error as an event."""
+    return event(error_body(failure))
+
+
+def named_event(name: str, data: bytes) -> bytes:
+    """One event that says its type beside its data, too."""
+    return b"event: " + name.encode("ascii") + b"\n" + event(data)
+
+
 def progress_comment(progress: Progress) -> bytes:
     """A comment for people and for front ends that want it: where a request is before its first token."""
     if progress.place:
@@ -51,6 +61,7 @@ class EventStream:
         write_timeout_s: float,
         on_idle: Callable[[], None],
         on_stuck: Callable[[], None],
+        sign_of_life: bytes = KEEP_ALIVE,
     ) -> None:
         self._exchange = exchange
         self._direct = exchange.direct
@@ -58,6 +69,7 @@ class EventStream:
         self._write_timeout_s = write_timeout_s
         self._on_idle = on_idle
         self._on_stuck = on_stuck
+        self._sign_of_life = sign_of_life
         self._loop = asyncio.get_running_loop()
         self._last_write = self._loop.time()
         self._blocked_since: float | None = None  # when the client last took something of what waits; None: nothing waits
@@ -119,19 +131,19 @@ class EventStream:
         return self._pending_bytes + self._exchange.unsent_bytes
 
     async def keep_alive(self) -> None:
-        """Send a comment if nothing was sent for long."""
+        """Send a sign of life if nothing was sent for long."""
         if self._loop.time() - self._last_write >= self._keep_alive_s:
-            await self.write(KEEP_ALIVE)
+            await self.write(self._sign_of_life)
 
     async def close(self, last: bytes) -> None:
-        """Send the last events and `[DONE]`."""
+        """Send the last events of a success."""
         self._block()
-        await self._exchange.end_stream(last + DONE)
+        await self._exchange.end_stream(last)
 
-    async def fail(self, failure: Failure) -> None:
-        """End with an error event: no `[DONE]`, and the connection is closed."""
+    async def fail(self, last: bytes) -> None:
+        """Send the last events of a failure and close the connection."""
         self._block()
-        await self._exchange.end_stream(event(error_body(failure)), close=True)
+        await self._exchange.end_stream(last, close=True)
 
     def stop(self) -> None:
         """Stop watching. Must be called, whatever happened."""

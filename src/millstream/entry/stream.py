@@ -28,6 +28,11 @@ log = logging.getLogger(__name__)
 class StreamForm(Protocol):
     """What a stream's events look like in one API: facts in, bytes out."""
 
+    @property
+    def sign_of_life(self) -> bytes:
+        """What is sent where nothing else was for long."""
+        ...
+
     def opening(self) -> bytes:
         """The events that are sent on admission."""
         ...
@@ -45,7 +50,11 @@ class StreamForm(Protocol):
         ...
 
     def closing(self) -> bytes:
-        """The events after the last row of a call that succeeded."""
+        """The events after the last row of a call that succeeded, the mark of the end too where the API has one."""
+        ...
+
+    def failing(self, failure: Failure) -> bytes:
+        """The last events of a call that failed. `closing` is not called then."""
         ...
 
 
@@ -61,6 +70,7 @@ async def stream_answer(exchange: Exchange, service: Service, generation: Genera
         write_timeout_s=service.config.write_timeout_s,
         on_idle=generation.ring,
         on_stuck=cut_off,
+        sign_of_life=form.sign_of_life,
     )
     generation.unsent = stream.unsent_bytes
     account = generation.account
@@ -74,10 +84,10 @@ async def stream_answer(exchange: Exchange, service: Service, generation: Genera
             generation.stamp_written(service.clock(), last=True)
             cause = "done"
         else:
-            await stream.fail(failure)
+            await stream.fail(form.failing(failure))
             cause = failure.cause
     except RequestFailed as error:
-        await stream.fail(error.failure)
+        await stream.fail(form.failing(error.failure))
         cause = error.failure.cause
     except ClientGone:
         raise
@@ -85,7 +95,7 @@ async def stream_answer(exchange: Exchange, service: Service, generation: Genera
         log.exception("streaming the answer to %s failed", generation.rid)
         generation.is_broken = True
         cause = INTERNAL.cause
-        await stream.fail(INTERNAL)
+        await stream.fail(form.failing(INTERNAL))
     finally:
         for state in generation.states:
             state.shortcut = None

@@ -78,7 +78,9 @@ class App:
             if (preflight := self._cors.preflight(exchange)) is not None:
                 await exchange.send_empty(preflight)
                 return
-            exchange.is_admin = self._keys.check(exchange.path, exchange.header(b"authorization"))
+            exchange.is_admin = self._keys.check(
+                exchange.path, exchange.header(b"authorization"), exchange.header(b"x-api-key")
+            )
             handler = self._handler(exchange, headers)
             if exchange.method != "POST" or exchange.path in UNCOUNTED:
                 await handler(exchange, self._service)

@@ -16,8 +16,9 @@ import msgspec
 
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.http.body import decode_body
+from millstream.entry.http.dialect import dialect_of
 from millstream.entry.http.direct import DirectWriter
-from millstream.entry.http.errors import Header, body_too_large, error_body, error_headers, unsupported_media_type
+from millstream.entry.http.errors import Header, body_too_large, error_headers, unsupported_media_type
 from millstream.errors import RequestError
 
 Message = MutableMapping[str, Any]
@@ -36,11 +37,14 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """One request and its answer. `request_id` is the client's `X-Request-Id`: echoed and logged, never a key."""
+    """One request and its answer. `request_id` is the client's `X-Request-Id`, or ours where the dialect of the path wants one:
+    answered and logged, never a key.
+    """
 
     def __init__(self, scope: Message, receive: Receive, send: Send, *, max_body_bytes: int) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.dialect = dialect_of(self.path)
         self.started = False
         self._query: bytes = scope.get("query_string", b"")
         self.is_admin = False  # the app says so
@@ -54,7 +58,8 @@ class Exchange:
         self._send = send
         self._max_body_bytes = max_body_bytes
         given = self.header(b"x-request-id")
-        self.request_id = given.decode("ascii") if given is not None and _REQUEST_ID.fullmatch(given) else None
+        is_usable = given is not None and _REQUEST_ID.fullmatch(given)
+        self.request_id = given.decode("ascii") if given is not None and is_usable else self.dialect.new_id()
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, by its lower-case name."""
@@ -147,7 +152,8 @@ class Exchange:
 
     async def send_failure(self, failure: Failure, *, headers: Sequence[Header] = ()) -> None:
         """Answer with an error: status and envelope."""
-        await self.send_json(error_body(failure), status=failure.status, headers=[*error_headers(failure), *headers])
+        body = self.dialect.error_body(failure, self.request_id)
+        await self.send_json(body, status=failure.status, headers=[*error_headers(failure), *headers])
 
     async def start_stream(self) -> None:
         """Send status and headers of a stream of server-sent events."""
@@ -180,7 +186,8 @@ class Exchange:
         self.started = True
         headers += self.more_headers
         if self.request_id is not None:
-            headers.append((b"x-request-id", self.request_id.encode("ascii")))
+            request_id = self.request_id.encode("ascii")
+            headers += [(name, request_id) for name in self.dialect.id_headers]
         await self._write({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _write(self, message: Message) -> None:
