@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from millstream.entry.anthropic.messages import count_tokens, messages
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_error
 from millstream.entry.http.auth import KeyRing
 from millstream.entry.http.cors import Cors
@@ -38,6 +39,8 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/v1/models": {"GET": models},
     "/v1/chat/completions": {"POST": chat_completions},
     "/v1/completions": {"POST": completions},
+    "/v1/messages": {"POST": messages},
+    "/v1/messages/count_tokens": {"POST": count_tokens},
     "/generate": {"POST": generate},
     "/abort_request": {"POST": abort_request},
     "/tokenize": {"POST": tokenize},
