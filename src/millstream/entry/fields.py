@@ -30,11 +30,21 @@ class Refused:
 
 @dataclass(frozen=True)
 class FieldRules(Generic[T]):
-    """The fields of one API: members of `honoured` work; `without_effect` says why each needs none; `refused` are 400."""
+    """The fields of one API: members of `honoured` work; `without_effect` says why each needs none; `refused` are 400.
+
+    `parts` has the rules of honoured fields that are objects with fields of their own, or lists of such; their owners apply
+    them. Fields in `for_admins` take an admin's key; the handler asks `needs_admin`.
+    """
 
     honoured: type[T]
     without_effect: dict[str, str] = field(default_factory=dict)
     refused: dict[str, Refused] = field(default_factory=dict)
+    parts: dict[str, FieldRules[Any]] = field(default_factory=dict)
+    for_admins: tuple[str, ...] = ()
+
+    def needs_admin(self, request: T) -> bool:
+        """Whether a field of the request asks for what only admins may do."""
+        return any(getattr(request, name) for name in self.for_admins)
 
     def parse(self, body: dict[str, Any]) -> T:
         """Turn a decoded body into the struct.

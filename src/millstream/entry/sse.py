@@ -1,7 +1,7 @@
 """Server-sent events: the frames, and a stream that keeps itself alive and notices a client that does not read.
 
-Used by `entry.stream`. Rules: the data of an event is one line of JSON; a stream that fails ends with an error event, nothing
-of what ends a success, and a closed connection. What these last events look like is each API's own.
+Used by `entry.stream`. Rules: the data of each event is one line of JSON; a stream that fails ends with a closed connection.
+How a stream that succeeds ends is its API's to say: OpenAI's older routes send `[DONE]`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from millstream.messages import Progress
 _encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
 LOOKS_PER_TIMEOUT = 4  # how often, within the time a client may leave a stream unread, we look whether it has read on
-KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients parse every data line as JSON
 
 
 def event(data: bytes) -> bytes:
@@ -28,14 +27,14 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def named_event(name: bytes, data: bytes) -> bytes:
+    """One event with a line that names its kind."""
+    return b"event: " + name + b"\ndata: " + data + b"\n\n"
+
+
 def error_event(failure: Failure) -> bytes:
-    """OpenAI's error as an event."""
+    """The event that ends a failed stream of the routes that know one kind of event only."""
     return event(error_body(failure))
-
-
-def named_event(name: str, data: bytes) -> bytes:
-    """One event that says its type beside its data, too."""
-    return b"event: " + name.encode("ascii") + b"\n" + event(data)
 
 
 def progress_comment(progress: Progress) -> bytes:
@@ -61,7 +60,6 @@ class EventStream:
         write_timeout_s: float,
         on_idle: Callable[[], None],
         on_stuck: Callable[[], None],
-        sign_of_life: bytes = KEEP_ALIVE,
     ) -> None:
         self._exchange = exchange
         self._direct = exchange.direct
@@ -69,7 +67,6 @@ class EventStream:
         self._write_timeout_s = write_timeout_s
         self._on_idle = on_idle
         self._on_stuck = on_stuck
-        self._sign_of_life = sign_of_life
         self._loop = asyncio.get_running_loop()
         self._last_write = self._loop.time()
         self._blocked_since: float | None = None  # when the client last took something of what waits; None: nothing waits
@@ -93,8 +90,13 @@ class EventStream:
         self._blocked_since = None
         self._last_write = self._loop.time()
 
+    @property
+    def is_free(self) -> bool:
+        """Whether events can be sent at once: none wait to be taken, and there is a way to."""
+        return self._blocked_since is None and self._direct is not None and self._direct.is_free
+
     def try_write(self, data: bytes) -> bool:
-        """Send events at once; False, and nothing sent, while earlier ones wait to be taken, or without a way to."""
+        """Send events at once; False, and nothing sent, where it is not free."""
         if self._blocked_since is not None or self._direct is None or not self._direct.try_write(data):
             return False
         self._last_write = self._loop.time()
@@ -133,15 +135,15 @@ class EventStream:
     async def keep_alive(self) -> None:
         """Send a sign of life if nothing was sent for long."""
         if self._loop.time() - self._last_write >= self._keep_alive_s:
-            await self.write(self._sign_of_life)
+            await self.write(self._exchange.dialect.sign_of_life)
 
     async def close(self, last: bytes) -> None:
-        """Send the last events of a success."""
+        """Send the last events of a stream that succeeded."""
         self._block()
         await self._exchange.end_stream(last)
 
     async def fail(self, last: bytes) -> None:
-        """Send the last events of a failure and close the connection."""
+        """Send the last events of a stream that failed, and close the connection."""
         self._block()
         await self._exchange.end_stream(last, close=True)
 

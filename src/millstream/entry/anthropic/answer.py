@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from millstream.entry.anthropic import events
-from millstream.entry.anthropic.errors import error_object
+from millstream.entry.anthropic.errors import PING, error_object
 from millstream.entry.failure import Failure, failure_of_abort
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
@@ -65,8 +65,6 @@ async def _whole(exchange: Exchange, service: Service, call: Call, generation: G
 class _MessageStream:
     """The `StreamForm` of /v1/messages: one message of one text block, as it comes."""
 
-    sign_of_life = events.PING
-
     def __init__(self, call: Call, generation: Generation, request_id: str | None) -> None:
         self._call = call
         self._generation = generation
@@ -82,7 +80,7 @@ class _MessageStream:
             (
                 events.event("message_start", message=start),
                 events.event("content_block_start", index=0, content_block=events.text_block("")),
-                events.PING,
+                PING,
             )
         )
 
@@ -112,9 +110,9 @@ class _MessageStream:
             )
         )
 
-    def failing(self, failure: Failure) -> bytes:
+    def broken(self, failure: Failure) -> bytes:
         """An event of type `error`."""
-        return named_event("error", msgspec.json.encode(error_object(failure, self._request_id)))
+        return named_event(b"error", msgspec.json.encode(error_object(failure, self._request_id)))
 
 
 def _failure(finish: FinishReason) -> Failure | None:

@@ -9,6 +9,7 @@ import msgspec
 
 from millstream.entry.failure import Failure
 
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'  # an event of every stream, which clients pass over
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -42,6 +43,7 @@ class MessagesDialect:
     """See `http.dialect`. Every answer has an id: the client's, or ours."""
 
     id_headers: tuple[bytes, ...] = (b"request-id", b"x-request-id")
+    sign_of_life: bytes = PING
 
     def new_id(self) -> str | None:
         """A new id."""

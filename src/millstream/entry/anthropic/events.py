@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 _TEXT_MARK = "text goes here"
 _BEFORE_TEXT, _AFTER_TEXT = named_event(
-    "content_block_delta",
+    b"content_block_delta",
     msgspec.json.encode(
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": _TEXT_MARK}},
     ),
@@ -70,7 +70,4 @@ def usage_members(usage: Usage) -> Json:
 
 def event(kind: str, **members: Any) -> bytes:
     """One event: its type stands beside and in its data."""
-    return named_event(kind, msgspec.json.encode({"type": kind, **members}))
-
-
-PING = event("ping")
+    return named_event(kind.encode("ascii"), msgspec.json.encode({"type": kind, **members}))

@@ -1,4 +1,4 @@
-"""KeyRing: which API key may do what. Asked by the app before a route is even looked up; knows paths and headers, no bodies.
+"""KeyRing: which API key may do what. Asked by the app before a route is entered; knows headers, no bodies.
 
 A key is compared by its hash, with all that are known, in a time that does not depend on it. None is ever logged or answered.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable
+from typing import Literal
 
 from millstream.entry.failure import Failure, RequestFailed
 
-OPEN_PATHS = ("/health", "/ready")  # probes have no keys
-ADMIN_PATHS = ("/server_info", "/debug/ledger")
+Access = Literal["open", "user", "admin"]  # probes have no keys
 
 
 class KeyRing:
@@ -25,8 +25,8 @@ class KeyRing:
         self._users = [_digest(key.encode()) for key in user_keys]
         self._admins = [_digest(key.encode()) for key in admin_keys]
 
-    def check(self, path: str, authorization: bytes | None, api_key: bytes | None = None) -> bool:
-        """Let a request pass; returns whether it comes from an admin.
+    def check(self, access: Access, authorization: bytes | None, api_key: bytes | None = None) -> bool:
+        """Let a request pass to what takes a key of `access`; returns whether it comes from an admin.
 
         A key is in the header `Authorization`, OpenAI's way, or `X-API-Key`, Anthropic's. Of two the better one counts.
 
@@ -35,7 +35,7 @@ class KeyRing:
         """
         if not self._users and not self._admins:
             return True
-        if path in OPEN_PATHS:
+        if access == "open":
             return False
         shown = [_digest(_bearer(authorization)), _digest((api_key or b"").strip())]
         is_missing = authorization is None and api_key is None
@@ -45,7 +45,7 @@ class KeyRing:
             raise RequestFailed(_unauthorized(is_missing=is_missing))
         if not self._admins:
             return True
-        if path in ADMIN_PATHS and not is_admin:
+        if access == "admin" and not is_admin:
             raise RequestFailed(forbidden() if _is_among(shown, self._users) else _unauthorized(is_missing=is_missing))
         return is_admin
 

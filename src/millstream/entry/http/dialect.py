@@ -1,4 +1,4 @@
-"""Dialects: how the routes of one API word what any route may have to say: its errors, and the id of every answer.
+"""Dialects: how the routes of one API word what any route may have to say: its errors, the id of an answer, a sign of life.
 
 A path decides, so that a request that never reaches its handler (no key, too many, a body that is no JSON) is refused in the
 words of the API that its client speaks. Asked by the exchange, and by the HTTP protocol for requests that never become one.
@@ -21,6 +21,11 @@ class Dialect(Protocol):
         """The headers of an answer that hold its request's id."""
         ...
 
+    @property
+    def sign_of_life(self) -> bytes:
+        """What a stream sends where it has had nothing to send for long."""
+        ...
+
     def new_id(self) -> str | None:
         """The id of a request whose client gave none; None where it then has none."""
         ...
@@ -34,6 +39,7 @@ class OpenAIDialect:
     """OpenAI's error envelope; a client's own id is echoed."""
 
     id_headers: tuple[bytes, ...] = (b"x-request-id",)
+    sign_of_life: bytes = b": keep-alive\n\n"  # a comment: clients parse every data line as JSON
 
     def new_id(self) -> str | None:
         """None."""

@@ -24,7 +24,7 @@ from millstream.entry.priority import check_priority
 from millstream.entry.release import release_after
 from millstream.entry.sampling import cache_namespace
 from millstream.entry.service import Service
-from millstream.entry.sse import DONE, KEEP_ALIVE, error_event, event
+from millstream.entry.sse import DONE, error_event, event
 from millstream.entry.stream import stream_answer
 from millstream.entry.whole import collect
 from millstream.errors import RequestError
@@ -110,8 +110,6 @@ async def _whole(exchange: Exchange, service: Service, generation: Generation) -
 class _DeltaStream:
     """The `StreamForm` of /generate: an event for each row, text or not."""
 
-    sign_of_life = KEEP_ALIVE
-
     def __init__(self, generation: Generation, clock: Callable[[], float]) -> None:
         self._generation = generation
         self._clock = clock
@@ -139,7 +137,7 @@ class _DeltaStream:
         """`[DONE]`."""
         return DONE
 
-    def failing(self, failure: Failure) -> bytes:
+    def broken(self, failure: Failure) -> bytes:
         """An error event."""
         return error_event(failure)
 

@@ -70,8 +70,22 @@ _NO_GRAMMAR = "structured output is not supported by this server"
 _NO_MEDIA = "this server takes and makes text only"
 _INTERNAL = "it is not a field of the public API"
 
+SAMPLING = FieldRules(
+    honoured=NativeSampling,
+    refused={
+        "json_schema": Refused(_NO_GRAMMAR, ("",)),
+        "regex": Refused(_NO_GRAMMAR, ("",)),
+        "ebnf": Refused(_NO_GRAMMAR, ("",)),
+        "structural_tag": Refused(_NO_GRAMMAR, ("",)),
+        "custom_params": Refused("they are for custom logit processors"),
+        "stream_interval": Refused("each step is sent as it comes", (1,)),
+        "beam_width": Refused("beam search is not supported by this server"),
+    },
+)
+
 GENERATE = FieldRules(
     honoured=GenerateRequest,
+    parts={"sampling_params": SAMPLING},
     without_effect={"no_logs": "no prompt or answer text is ever logged", "log_metrics": "not used"},
     refused={
         "input_embeds": Refused("embeddings as input are not supported by this server"),
@@ -98,20 +112,7 @@ GENERATE = FieldRules(
     },
 )
 
-SAMPLING = FieldRules(
-    honoured=NativeSampling,
-    refused={
-        "json_schema": Refused(_NO_GRAMMAR, ("",)),
-        "regex": Refused(_NO_GRAMMAR, ("",)),
-        "ebnf": Refused(_NO_GRAMMAR, ("",)),
-        "structural_tag": Refused(_NO_GRAMMAR, ("",)),
-        "custom_params": Refused("they are for custom logit processors"),
-        "stream_interval": Refused("each step is sent as it comes", (1,)),
-        "beam_width": Refused("beam search is not supported by this server"),
-    },
-)
-
-ABORT = FieldRules(honoured=AbortRequest)
+ABORT = FieldRules(honoured=AbortRequest, for_admins=("abort_all", "prefix"))
 
 TOKENIZE = FieldRules(
     honoured=TokenizeRequest,

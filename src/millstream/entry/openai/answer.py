@@ -17,7 +17,7 @@ from millstream.entry.openai.protocol import GenerationFields, StreamOptions
 from millstream.entry.openai.tally import Tally
 from millstream.entry.release import release_after
 from millstream.entry.service import Service
-from millstream.entry.sse import DONE, KEEP_ALIVE, error_event
+from millstream.entry.sse import DONE, error_event
 from millstream.entry.stream import stream_answer
 from millstream.entry.whole import Whole, collect
 from millstream.messages import Abort, FinishReason, GenerateReqInput, TextRow
@@ -109,8 +109,6 @@ def _choice(call: Call, index: int, made: Whole) -> dict[str, Any]:
 class _ChunkStream:
     """The `StreamForm` of both OpenAI routes: opening chunk a choice, text as it comes, last chunk a choice, usage."""
 
-    sign_of_life = KEEP_ALIVE
-
     def __init__(self, call: Call, generation: Generation) -> None:
         options = call.fields.stream_options or StreamOptions()
         self._call = call
@@ -154,6 +152,6 @@ class _ChunkStream:
         """The usage chunk, where it was asked for, and `[DONE]`."""
         return (self._chunks.usage(self._tally.usage()) if self._include_usage else b"") + DONE
 
-    def failing(self, failure: Failure) -> bytes:
+    def broken(self, failure: Failure) -> bytes:
         """An error event."""
         return error_event(failure)

@@ -186,7 +186,8 @@ def refused(body: dict[str, Any], *, path: str = PATH, status: int = 400) -> dic
     [
         ("max_tokens", None), ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", "8"), ("max_tokens", 2**31),
         ("max_tokens", 1.5), ("max_tokens", 10**30), ("temperature", 1.01), ("temperature", -0.1), ("temperature", "hot"),
-        ("top_p", 0), ("top_p", 1.1), ("top_k", -1), ("top_k", 2**31), ("top_k", 0.5), ("stop_sequences", "END"), ("stop_sequences", ["x"] * 33),
+        ("top_p", 0), ("top_p", 1.1), ("top_k", -1), ("top_k", 2**31), ("top_k", 0.5), ("stop_sequences", "END"),
+        ("stop_sequences", ["x"] * 33),
         ("stop_sequences[1]", ["a", ""]), ("stop_sequences[0]", ["a" * 1025]), ("seed", 2**64), ("stream", 1), ("timeout", 0),
         ("rid", ""), ("priority", 1), ("messages", None), ("messages", []), ("messages", "hi"), ("messages", {}), ("system", 5),
         ("messages", [*HI] * 10_001), ("tools", [{"name": "f"}]), ("tool_choice", {"type": "any"}),

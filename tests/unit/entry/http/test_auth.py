@@ -8,12 +8,13 @@ import pytest
 
 from millstream.config import ServerConfig
 from millstream.entry.failure import RequestFailed
-from millstream.entry.http.app import ROUTES
-from millstream.entry.http.auth import OPEN_PATHS, KeyRing
+from millstream.entry.http.auth import KeyRing
+from millstream.entry.http.routes import ROUTES
 from millstream.messages import TokenizedGenerateReqInput
 from tests.support.asgi import Call, Response, post, run
 from tests.support.engine import Entry
 
+OPEN = {route.path for route in ROUTES if route.access == "open"}
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -22,14 +23,14 @@ async def ask(entry: Entry, method: str, path: str, authorization: str | None, b
     return await Call(entry.app, path, body, method=method, headers=headers).response()
 
 
-@pytest.mark.parametrize("path", [*ROUTES, "/v1/models/tiny", "/no/such/path"])
+@pytest.mark.parametrize("path", [*{route.path: None for route in ROUTES}, "/v1/models/tiny", "/no/such/path"])
 @pytest.mark.parametrize("authorization", [None, "Bearer wrong", "secret"])
 def test_without_a_key_nothing_is_answered_but_probes(path: str, authorization: str | None) -> None:
     async def scenario() -> None:
         entry = Entry(ServerConfig(api_key=("secret",)))
         for method in ("GET", "POST", "HEAD", "OPTIONS"):
             response = await ask(entry, method, path, authorization)
-            if path in OPEN_PATHS:
+            if path in OPEN:
                 assert response.status == (200 if method in ("GET", "HEAD") else 405)
             else:
                 assert response.status == 401
@@ -63,10 +64,10 @@ def test_without_a_key_nothing_is_answered_but_probes(path: str, authorization: 
 def test_a_key_is_taken_exactly_and_its_scheme_in_any_case(authorization: str, status: int) -> None:
     ring = KeyRing(("secret", "zweiter-schlüssel"), ())
     if status == 200:
-        assert ring.check("/v1/models", authorization.encode())
+        assert ring.check("user", authorization.encode())
     else:
         with pytest.raises(RequestFailed) as caught:
-            ring.check("/v1/models", authorization.encode())
+            ring.check("user", authorization.encode())
         assert caught.value.failure.status == status
 
 
