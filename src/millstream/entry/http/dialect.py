@@ -6,11 +6,15 @@ words of the API that its client speaks. Asked by the exchange, and by the HTTP 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Protocol
 
 from millstream.entry.anthropic.errors import MessagesDialect
 from millstream.entry.failure import Failure
-from millstream.entry.http.errors import error_body
+from millstream.entry.http.errors import Header, error_body
+
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class Dialect(Protocol):
@@ -57,3 +61,9 @@ _BY_PREFIX: tuple[tuple[str, Dialect], ...] = (("/v1/messages", MessagesDialect(
 def dialect_of(path: str) -> Dialect:
     """The dialect of a path, whether or not there is anything at it."""
     return next((dialect for prefix, dialect in _BY_PREFIX if path == prefix or path.startswith(prefix + "/")), OPENAI)
+
+
+def request_id(headers: Sequence[Header], dialect: Dialect) -> str | None:
+    """The id of a request with these headers: its client's own, `X-Request-Id`, or what the dialect has for others."""
+    given = next((value for name, value in headers if name == b"x-request-id"), None)
+    return given.decode("ascii") if given is not None and _REQUEST_ID.fullmatch(given) else dialect.new_id()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
@@ -16,7 +15,7 @@ import msgspec
 
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.http.body import decode_body
-from millstream.entry.http.dialect import dialect_of
+from millstream.entry.http.dialect import dialect_of, request_id
 from millstream.entry.http.direct import DirectWriter
 from millstream.entry.http.errors import Header, body_too_large, error_headers, unsupported_media_type
 from millstream.errors import RequestError
@@ -29,7 +28,6 @@ Send = Callable[[Message], Awaitable[None]]
 TRANSPORT = "millstream.transport"  # the connection, to close it
 DIRECT = "millstream.direct"  # a `DirectWriter` of the connection
 JSON = (b"content-type", b"application/json")
-_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class ClientGone(Exception):
@@ -58,9 +56,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._max_body_bytes = max_body_bytes
-        given = self.header(b"x-request-id")
-        is_usable = given is not None and _REQUEST_ID.fullmatch(given)
-        self.request_id = given.decode("ascii") if given is not None and is_usable else self.dialect.new_id()
+        self.request_id = request_id(self._headers, self.dialect)
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, by its lower-case name."""
@@ -187,8 +183,8 @@ class Exchange:
         self.started = True
         headers += self.more_headers
         if self.request_id is not None:
-            request_id = self.request_id.encode("ascii")
-            headers += [(name, request_id) for name in self.dialect.id_headers]
+            value = self.request_id.encode("ascii")
+            headers += [(name, value) for name in self.dialect.id_headers]
         await self._write({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _write(self, message: Message) -> None:

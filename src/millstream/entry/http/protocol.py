@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from millstream.entry.failure import Failure, shutting_down
-from millstream.entry.http.dialect import dialect_of
+from millstream.entry.http.dialect import dialect_of, request_id
 from millstream.entry.http.direct import DirectWriter
 from millstream.entry.http.errors import (
     bad_http,
@@ -202,10 +202,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()  # answered before it was complete
             return
         dialect = dialect_of(self.url.partition(b"?")[0].decode("latin-1"))
-        request_id = dialect.new_id()
-        body = dialect.error_body(failure, request_id)
+        id_ = request_id(self.headers or (), dialect)
+        body = dialect.error_body(failure, id_)
         retry = "" if failure.retry_after_s is None else f"retry-after: {failure.retry_after_s}\r\n"
-        ids = "" if request_id is None else "".join(f"{name.decode()}: {request_id}\r\n" for name in dialect.id_headers)
+        ids = "" if id_ is None else "".join(f"{name.decode()}: {id_}\r\n" for name in dialect.id_headers)
         head = (
             f"HTTP/1.1 {failure.status} {http.HTTPStatus(failure.status).phrase}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\n{retry}{ids}connection: close\r\n\r\n"

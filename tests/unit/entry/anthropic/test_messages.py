@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.config import ServerConfig
+from millstream.entry.http.protocol import MAX_HEADER_BYTES
 from millstream.messages import Length, Stop, TokenizedGenerateReqInput
 from tests.support.asgi import Call, Response, get, post, run
 from tests.support.engine import CONTEXT_LENGTH, NAMES, TOKENIZER, Entry, hold
+from tests.support.http import serving
 from tests.unit.entry.anthropic.harness import COUNT, HI, PATH, ask, count_of, error_of, events_of, joined_text, message_of
 
 
@@ -388,5 +391,33 @@ def test_other_routes_keep_their_own_errors() -> None:
             response = await get(entry.app, path)
             assert (response.status, response.error["code"]) == (404, "not_found")
             assert "request-id" not in response.headers
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "kind", "code"),
+    [
+        (b"X-Big: " + b"a" * (MAX_HEADER_BYTES + 1), 431, "invalid_request_error", "headers_too_large"),
+        (
+            b'Content-Type: application/json\r\nX-Request-Id: mine\r\nContent-Length: 99\r\n\r\n{"max',
+            408,
+            "invalid_request_error",
+            "request_timeout",
+        ),
+    ],
+)
+def test_what_is_no_whole_request_is_refused_in_anthropics_words_too(sent: bytes, status: int, kind: str, code: str) -> None:
+    async def scenario() -> None:
+        async with serving(Entry(ServerConfig(read_timeout_s=0.1))) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /v1/messages?beta=true HTTP/1.1\r\nHost: x\r\n" + sent)
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+        assert head.startswith(b"HTTP/1.1 %d " % status)
+        answer = json.loads(body)
+        assert (answer["type"], answer["error"]["type"], answer["error"]["details"]["error_code"]) == ("error", kind, code)
+        assert f"request-id: {answer['request_id']}" in head.decode().split("\r\n")
+        assert (answer["request_id"] == "mine") == (b"mine" in sent)
 
     run(scenario())
