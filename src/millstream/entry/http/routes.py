@@ -9,7 +9,8 @@ from millstream.entry.native.abort import abort_request
 from millstream.entry.native.generate import generate
 from millstream.entry.native.info import health, model, models, ready, root, server_info
 from millstream.entry.native.ledger import debug_ledger
-from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, TOKENIZE
+from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, SCORE, TOKENIZE
+from millstream.entry.native.score import score
 from millstream.entry.native.tokenize import detokenize, tokenize
 from millstream.entry.openai.chat import chat_completions
 from millstream.entry.openai.completions import completions
@@ -28,6 +29,7 @@ ROUTES = (
     post("/v1/messages", messages, MESSAGES),
     post("/v1/messages/count_tokens", count_tokens, COUNT_TOKENS),
     post("/generate", generate, GENERATE),
+    post("/v1/score", score, SCORE),
     post("/abort_request", abort_request, ABORT, is_counted=False),  # what ends requests must work where there are too many
     post("/tokenize", tokenize, TOKENIZE),
     post("/v1/tokenize", tokenize, TOKENIZE),
