@@ -223,7 +223,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Say that this was all, and read on for a moment: where a connection closes over unread bytes, the answer may be lost."""
+        """Say that this was all, and read on for a moment: closed over unread bytes, a connection may lose the answer."""
         self.transport.write_eof()
         self.loop.call_later(LINGER_S, self.transport.close)
 
