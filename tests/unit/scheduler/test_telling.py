@@ -244,3 +244,18 @@ def test_large_details_travel_in_messages_of_their_own(monkeypatch: pytest.Monke
 def test_an_empty_table_has_no_values() -> None:
     assert no_logprobs().num_values == 0
     assert of_prompt(PROMPT, LogprobParams(top=3, token_ids=(1,), prompt_start=28)).num_values == 2 * 8
+
+
+@pytest.mark.parametrize("chunk", [7, 64])
+def test_a_prompt_that_is_only_computed_is_told_of_with_its_one_row(chunk: int) -> None:
+    at, executor = desk(chunked_prefill_size=chunk)
+    at.submit("a", PROMPT, max_new=0, logprobs=ALL)
+    for choice in range(2):
+        at.submit(f"c{choice}", [*PROMPT, 5], max_new=0, call="c", logprobs=ALL)
+    at.run()
+    for rid, prompt in (("a", PROMPT), ("c0", [*PROMPT, 5]), ("c1", [*PROMPT, 5])):
+        (row,) = at.rows(rid)
+        assert (row.finish, row.token_ids) == (Length(0), [])
+        assert row.details == RowDetails(prompt_logprobs=of_prompt(prompt, ALL))
+    assert executor.told_positions["a"] == [*range(1, 30)]
+    assert_nothing_held(at)
