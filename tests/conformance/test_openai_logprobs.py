@@ -93,6 +93,18 @@ def test_the_best_of_several_are_the_likeliest(client: OpenAI) -> None:
     assert best.usage.completion_tokens == every.usage.completion_tokens
 
 
+def test_a_banned_token_is_not_made_and_its_log_probability_is_told_all_the_same(client: OpenAI) -> None:
+    body: dict[str, Any] = {"model": "", "prompt": "The capital of France is", "max_tokens": 1, "temperature": 0, "logprobs": 1}
+    first = client.completions.create(**body, extra_body={"return_token_ids": True}).choices[0]
+    (token_id,) = first.token_ids  # type: ignore[attr-defined]
+    banned = client.completions.create(**body, logit_bias={str(token_id): -100}).choices[0]
+    assert first.text != banned.text
+    assert first.logprobs is not None
+    assert banned.logprobs is not None
+    assert banned.logprobs.top_logprobs is not None
+    assert first.text in banned.logprobs.top_logprobs[0]
+
+
 def test_what_is_refused_is_a_bad_request_with_its_param(client: OpenAI, model_server: str) -> None:
     for more in ({"top_logprobs": 3}, {"logprobs": True, "top_logprobs": 21}):
         with pytest.raises(openai.BadRequestError) as caught:
