@@ -51,6 +51,7 @@ def engine_info(context_length: int = CONTEXT_LENGTH, max_running_requests: int 
         page_size=16,
         max_running_requests=max_running_requests,
         executor="fake",
+        has_logprobs=True,
     )
 
 
