@@ -53,7 +53,7 @@ def to_chat(request: PromptFields, *, template_uses_tools: bool) -> list[dict[st
 
 
 class _Chat:
-    """Chat messages in the making: what a turn says and thinks are lists of texts until the end, for it may be in many pieces."""
+    """Chat messages in the making. What a turn says and thinks are lists of texts until the end: it may be in many pieces."""
 
     def __init__(self, *, template_uses_tools: bool) -> None:
         self.turns: list[dict[str, Any]] = []

@@ -39,8 +39,8 @@ message = rubbish | st.fixed_dictionaries(
 body = st.fixed_dictionaries(
     {"messages": st.lists(message, max_size=4) | rubbish, "max_tokens": st.integers(-1, 10) | rubbish},
     optional={
-        **{name: rubbish for name in ("temperature", "top_p", "top_k", "seed", "stop_sequences", "model", "tools", "thinking")},
-        **{name: rubbish for name in ("rid", "timeout", "priority", "cache_salt", "metadata", "chat_template_kwargs", "extra")},
+        **dict.fromkeys(("temperature", "top_p", "top_k", "seed", "stop_sequences", "model", "tools", "thinking"), rubbish),
+        **dict.fromkeys(("rid", "timeout", "priority", "cache_salt", "metadata", "chat_template_kwargs", "extra"), rubbish),
         "system": content,
         "stream": st.booleans() | rubbish,
     },
