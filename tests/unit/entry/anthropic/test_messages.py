@@ -16,6 +16,7 @@ from millstream.messages import Length, Stop, TokenizedGenerateReqInput
 from tests.support.asgi import Call, Response, get, post, run
 from tests.support.engine import CONTEXT_LENGTH, NAMES, TOKENIZER, Entry, hold, state
 from tests.support.http import serving
+from tests.support.short_way import ShortWay
 from tests.unit.entry.anthropic.harness import COUNT, HI, PATH, ask, count_of, error_of, events_of, joined_text, message_of
 
 
@@ -388,6 +389,25 @@ def test_the_death_of_the_scheduler_is_said_in_anthropics_words(stream: bool) ->
     else:
         assert (response.status, error_of(response)["type"]) == (503, "overloaded_error")
         assert int(response.headers["retry-after"]) > 0
+
+
+def test_a_row_is_on_the_connection_before_its_delivery_returns() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda request: entry.engine.accept(request.rid)
+        short = ShortWay()
+        body = {"max_tokens": 8, "messages": HI, "stream": True, "rid": "r"}
+        short.call = call = Call(entry.app, PATH, body, direct=short)
+        await entry.engine.wait_sent(TokenizedGenerateReqInput)
+        entry.engine.row("r", "first")
+        await call.until(b"first")
+        await asyncio.sleep(0)
+        entry.engine.row("r", "now")
+        assert joined_text(events_of(short.written[-1])) == "now"
+        entry.engine.row("r", "last", finish=Stop())
+        assert joined_text(events_of((await call.response()).content)) == "firstnowlast"
+
+    run(scenario())
 
 
 def test_a_silent_stream_is_kept_alive_by_pings() -> None:
