@@ -76,7 +76,7 @@ async def _count(exchange: Exchange, service: Service, request: PromptFields) ->
 
 
 def to_sampling(request: MessagesRequest) -> SamplingParams:
-    """The sampling parameters. `max_tokens` is no limit here, but 0, which makes nothing: the context may shorten it.
+    """The sampling parameters. Their limit is open but for 0, which makes nothing: the context may shorten `max_tokens`.
 
     Raises:
         RequestError: a value is out of Anthropic's range.
