@@ -13,6 +13,7 @@ from typing import Literal
 from millstream.errors import StartupError
 
 EMBEDDED_MODEL = "embedded"
+QUEUED_CONTEXTS = 32  # what may wait unless the options say so, in prompts of the largest size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +137,10 @@ class ServerConfig:
     def live_limit(self) -> int:
         """Requests the entry holds at most."""
         return self.max_live_requests or 2 * (self.max_running_requests + self.max_queued_requests)
+
+    def queued_tokens_limit(self, context_length: int) -> int:
+        """Prompt tokens that may wait."""
+        return self.max_queued_tokens or QUEUED_CONTEXTS * context_length
 
     def check(self) -> None:
         """Refuse values that cannot work; called before anything is started.

@@ -76,13 +76,13 @@ async def _count(exchange: Exchange, service: Service, request: PromptFields) ->
 
 
 def to_sampling(request: MessagesRequest) -> SamplingParams:
-    """The sampling parameters. `max_tokens` is no part of them: it is shortened to what the context leaves.
+    """The sampling parameters. Their limit is open but for 0, which makes nothing: the context may shorten `max_tokens`.
 
     Raises:
         RequestError: a value is out of Anthropic's range.
     """
-    if not 1 <= request.max_tokens <= MAX_COUNT:
-        raise RequestError(f"max_tokens is {request.max_tokens}; it must be from 1 to {MAX_COUNT}.", param="max_tokens")
+    if not 0 <= request.max_tokens <= MAX_COUNT:
+        raise RequestError(f"max_tokens is {request.max_tokens}; it must be from 0 to {MAX_COUNT}.", param="max_tokens")
     if not 0.0 <= request.temperature <= MAX_TEMPERATURE:
         raise RequestError(
             f"temperature is {request.temperature}; it must be from 0 to {MAX_TEMPERATURE:g}.", param="temperature"
@@ -97,7 +97,7 @@ def to_sampling(request: MessagesRequest) -> SamplingParams:
         seed=request.seed,
         stop=request.stop_sequences,
     )
-    return fields.to_sampling(max_new_tokens=None, min_new_tokens=0)
+    return fields.to_sampling(max_new_tokens=None if request.max_tokens else 0, min_new_tokens=0)
 
 
 def _check_stop_sequences(texts: list[str]) -> None:

@@ -49,6 +49,11 @@ def test_neighbours_of_one_role_become_one_turn() -> None:
     assert chat(*messages) == [{"role": "user", "content": "a\n\nb"}, {"role": "assistant", "content": "c\n\nd"}]
 
 
+def test_a_turn_of_many_messages_costs_no_more_than_each_of_them() -> None:
+    messages = [{"role": "user", "content": "x" * 1000}] * 10_000  # joined one by one they would take minutes
+    assert len(chat(*messages)[0]["content"]) == 10_000 * 1002 - 2
+
+
 def test_an_empty_neighbour_adds_nothing() -> None:
     assert chat({"role": "user", "content": "a"}, {"role": "user", "content": ""}) == [{"role": "user", "content": "a"}]
 
