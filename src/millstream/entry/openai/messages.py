@@ -8,12 +8,12 @@ from millstream.errors import RequestError
 from millstream.text.conversation import MAX_MESSAGES
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_FIELDS = frozenset({"role", "content", "name", "refusal", "reasoning_content", "tool_calls", "tool_call_id"})
+_FIELDS = frozenset({"role", "content", "name", "refusal", "reasoning_content", "reasoning", "tool_calls", "tool_call_id"})
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")  # clients send whole earlier answers back, with everything they did not use
 _NEEDS_TOOLS = ("tool_calls", "tool_call_id")
 
 
-def check_messages(messages: list[dict[str, Any]], *, template_uses_tools: bool) -> None:
+def check_messages(messages: list[dict[str, Any]], *, writes_tool_calls: bool) -> None:
     """Check number, roles and field names.
 
     Raises:
@@ -32,7 +32,7 @@ def check_messages(messages: list[dict[str, Any]], *, template_uses_tools: bool)
                     f"Unrecognized or unsupported field `{name}` in {where}.", param=f"{where}.{name}", code="unknown_parameter"
                 )
         tooled = role in ("tool", "function") or any(message.get(name) not in _EMPTY for name in _NEEDS_TOOLS)
-        if tooled and not template_uses_tools:
+        if tooled and not writes_tool_calls:
             raise RequestError(f"{where} belongs to a tool call, which this model's chat template cannot write.", param=where)
 
 
