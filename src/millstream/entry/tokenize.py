@@ -66,8 +66,16 @@ class PromptEncoder:
         job.add_done_callback(note_end)
         return await asyncio.wrap_future(job)
 
-    async def encode(self, text: str, *, add_special_tokens: bool, param: str, rid: str = "") -> list[int]:
-        """Encode a prompt. A large one that is far beyond the context is not encoded to its end.
+    async def encode(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool,
+        param: str,
+        rid: str = "",
+        encode: Callable[[str], list[int]] | None = None,
+    ) -> list[int]:
+        """Encode a prompt, with `encode` if given. A large one that is far beyond the context is not encoded to its end.
 
         Raises:
             ContextLengthExceeded: it cannot fit.
@@ -78,6 +86,8 @@ class PromptEncoder:
         def work() -> list[int]:
             if len(text) > LARGE_CHARS:
                 self._check_large(text, param, gone)
+            if encode is not None:
+                return encode(text)
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
         try:

@@ -7,7 +7,7 @@ operator, never from a request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jinja2
@@ -36,7 +36,8 @@ class ChatTemplate:
     `closing_text` is what the template writes after the last assistant message's content, such as `<|im_end|>` and a line
     break; "" where it writes nothing or cannot be asked. `plain_text` is an ordinary conversation of a few letters,
     rendered; "" likewise. `uses_tools` tells whether the template reads `tools` at all, `writes_tool_calls` whether calls and
-    their results in the messages come out, `is_slow` whether it has much to do even for a few words.
+    their results in the messages come out, `is_slow` whether it has much to do even for a few words. `looked_for` is all it
+    compares something with: among that, what it looks for in messages.
 
     Raises:
         StartupError: the source is not a valid template, or one that does not come to an end.
@@ -52,8 +53,8 @@ class ChatTemplate:
             raise StartupError("the chat template is not valid: it is nested too deeply.", hint=HINT) from error
         self.uses_tools = "tools" in jinja2.meta.find_undeclared_variables(syntax)
         self.is_slow = False
-        knows_developer = any(node.value == "developer" for node in syntax.find_all(nodes.Const))
-        self.style = find_style(self._try_render, knows_developer=knows_developer)
+        self.looked_for = frozenset(_texts(syntax.find_all((nodes.Compare, nodes.Call))))
+        self.style = find_style(self._try_render, knows_developer="developer" in _texts([syntax]))
         self.writes_tool_calls = self.style.writes_tool_calls
         closed = self._try_styled(closing_turns())
         self.closing_text = closed.rpartition(CONTENT_MARK)[2] if CONTENT_MARK in closed else ""
@@ -120,6 +121,11 @@ class ChatTemplate:
 
     def _try_styled(self, messages: list[dict[str, Any]]) -> str:
         return self._try_render(with_parts(messages) if self.style.wants_parts else messages) or ""
+
+
+def _texts(parts: Iterable[nodes.Node]) -> set[str]:
+    """All literal texts in parts of a template."""
+    return {const.value for part in parts for const in part.find_all(nodes.Const) if isinstance(const.value, str)}
 
 
 def _said(error: BaseException) -> str:

@@ -32,20 +32,19 @@ async def _tokenize(exchange: Exchange, service: Service, request: TokenizeReque
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("Exactly one of prompt and messages must be given.", param="prompt")
     add_special_tokens = request.add_special_tokens and request.messages is None  # a template writes its own
+    texts = request.prompt if isinstance(request.prompt, list) else [request.prompt or ""]
+    ids: list[list[int]] = []
     if request.messages is not None:
-        texts = [
-            await render(
-                service,
-                request.messages,
-                add_generation_prompt=request.add_generation_prompt,
-                continue_final_message=request.continue_final_message,
-                kwargs=request.chat_template_kwargs,
-            )
-        ]
-    else:
-        texts = request.prompt if isinstance(request.prompt, list) else [request.prompt or ""]
+        prompt = await render(
+            service,
+            request.messages,
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            kwargs=request.chat_template_kwargs,
+        )
+        texts, ids = ([prompt], []) if isinstance(prompt, str) else ([], [prompt])
     _check_texts(texts, manager.engine.context_length, param="prompt" if request.messages is None else "messages")
-    ids = await manager.prompts.encode_all(texts, add_special_tokens=add_special_tokens)
+    ids = ids or await manager.prompts.encode_all(texts, add_special_tokens=add_special_tokens)
     several = isinstance(request.prompt, list)
     await exchange.send_json(
         {
