@@ -156,13 +156,14 @@ class Entry:
         max_running_requests: int = 8,
         tokenizer: Any = TOKENIZER,
         number: int = 0,
+        templates: dict[str, str] | None = None,
     ) -> None:
         self.engine = FakeEngine()
         config = dataclasses.replace(config or ServerConfig(), strict_ledger=True)
         self.service = Service(config=config, to_scheduler=self.engine, entry=number)
         self.app = App(self.service)
         if ready:
-            chat = ChatPrompts(TOKENIZER, TOKENIZER.chat_templates, escape=config.chat_special_tokens == "escape")
+            chat = ChatPrompts(TOKENIZER, templates or TOKENIZER.chat_templates, escape=config.chat_special_tokens == "escape")
             self.service.text_loaded(LoadedText(tokenizer=tokenizer, chat=chat, names=NAMES))
             self.service.update(state(engine_info(context_length, max_running_requests)))
             self.engine.handle = self.manager.handle

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 # what a template makes of a conversation that it is not written for
-REFUSALS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError)
+REFUSALS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
 @functools.cache

@@ -67,7 +67,7 @@ async def render(
     continue_final_message: bool,
     kwargs: dict[str, Any],
 ) -> str | list[int]:
-    """The prompt of a conversation: text or, where only those are right (`ChatPrompts`), ids. A long one is made off the event loop.
+    """The prompt of a conversation, made off the event loop where it is long: text or, where only those are right, ids.
 
     Raises:
         RequestError: the messages are wrong, or the template refuses them.
