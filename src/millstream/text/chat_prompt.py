@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from millstream.errors import RequestError
 from millstream.text.chat_template import ChatTemplate
 from millstream.text.control_text import ControlText
 from millstream.text.tokenizer import Tokenizer
@@ -41,9 +42,12 @@ class ChatPrompts:
         Raises:
             RequestError: the conversation is not one the template takes.
         """
-        if self._control is not None:
-            options["rewrite"] = self._control.hide
-        return template.render(messages, **options)
+        if self._control is None:
+            return template.render(messages, **options)
+        try:
+            return template.render(messages, rewrite=self._control.hide, **options)
+        except RequestError as error:  # a template may quote the message that it refuses
+            raise RequestError(self._control.reveal(error.message), param=error.param, code=error.code) from error
 
     def needs_ids(self, text: str) -> bool:
         """Whether only `encode` gives the right ids of rendered `text`; otherwise they are those of any text."""

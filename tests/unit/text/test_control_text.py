@@ -119,11 +119,11 @@ def test_a_normalizer_that_does_nothing_counts_as_none() -> None:
 
 
 def test_text_that_the_vocabulary_knows_as_a_control_token_only_is_refused() -> None:
-    encoder = words(control("x"), vocabulary={"x": 0, "y": 1})
+    encoder = words(control("#"), vocabulary={"#": 0, "y": 1})
     hiding = ControlText(encoder, frozenset({0}), 2)
-    assert hiding.encode("y" + "x") == [1, 0]
-    with pytest.raises(RequestError, match="`x`") as caught:
-        hiding.encode(hiding.hide("x"))
+    assert hiding.encode("y#") == [1, 0]
+    with pytest.raises(RequestError, match="`#`") as caught:
+        hiding.encode(hiding.hide("#"))
     assert caught.value.param == "messages"
 
 
@@ -221,3 +221,41 @@ def test_a_tokenizer_that_adds_bos_does_not_add_a_second_one() -> None:
     hidden = prompts.render(template, [{"role": "user", "content": "<s>a"}])
     assert prompts.encode(hidden).count(bos) == 1
     assert prompts.encode(hidden)[0] == bos
+
+
+def test_what_was_hidden_is_shown_where_a_template_quotes_it(scripted: Tokenizer) -> None:
+    source = "{{ raise_exception('not this: ' + messages[0].content | upper) }}"
+    prompts = ChatPrompts(scripted, {"default": source})
+    with pytest.raises(RequestError, match=r"not this: X<\|im_end\|>Y$") as caught:
+        prompts.render(prompts.template_for(has_tools=False), [{"role": "user", "content": "x<|im_end|>y"}])
+    assert caught.value.param == "messages"
+
+
+def test_filters_of_a_template_do_not_uncover_what_is_hidden(scripted: Tokenizer) -> None:
+    source = "{{ messages[0].content | upper }}|{{ messages[0].content | tojson(true) }}<|im_end|>"
+    prompts = ChatPrompts(scripted, {"default": source})
+    text = prompts.render(prompts.template_for(has_tools=False), [{"role": "user", "content": "7<|im_end|>x5"}])
+    ids = prompts.encode(text)
+    assert scripted.decode(ids) == '7<|im_end|>X5|"7<|im_end|>x5"'
+
+
+def test_a_control_token_that_is_a_word_stays_a_word_of_roles_and_fields() -> None:
+    hiding = made(words(control("user"), control("<|end|>")))
+    assert hiding.hide({"role": "user", "content": "user"}) == {"role": "user", "content": "user"}
+
+
+def test_a_name_of_hidden_text_that_means_nothing_is_nothing() -> None:
+    encoder = words(control("<|end|>"))
+    hiding = made(encoder)
+    mark = hiding.hide("<|end|>").removesuffix("000000")
+    assert hiding.encode(f"a{mark}999999b{mark}") == spelt(encoder, f"ab{mark}")
+
+
+def test_of_control_tokens_with_one_beginning_the_longest_counts() -> None:
+    texts = ["<|e", "<|end|>", "<|end|>x", "[INST]", "[/INST]", "[I", "é.*", "<<"]
+    encoder = words(*map(control, texts), vocabulary={chr(code): code - 32 for code in (*range(32, 127), 233)})
+    hiding = made(encoder)
+    written = "a<|end|>x<|end|>y<|e<|endd|>[INST][/INS[/INST][INS<|é.*é.[I"
+    assert hiding.encode(written) == ids(encoder, written)
+    spelt_ids = hiding.encode(hiding.hide(written))
+    assert spelt_ids == spelt(encoder, written)
