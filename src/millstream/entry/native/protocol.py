@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from millstream.entry.fields import FieldRules, Refused
+from millstream.entry.limits import MaxTokens, MinTokens, Priority, Rid, Seed, Timeout, TokenId
 from millstream.entry.sampling import SamplingFields
 
 DEFAULT_MAX_NEW_TOKENS = 128
@@ -16,13 +17,13 @@ class GenerateRequest(Struct, kw_only=True):
     """POST /generate: one prompt, `text` or `input_ids`."""
 
     text: str | None = None
-    input_ids: list[int] | None = None
+    input_ids: list[TokenId] | None = None
     sampling_params: dict[str, Any] = {}
     stream: bool = False
     include_progress: bool = False  # of a stream
-    rid: str | None = None
-    timeout: float | None = None  # seconds
-    priority: int = 0  # the higher goes first
+    rid: Rid | None = None
+    timeout: Timeout | None = None  # seconds
+    priority: Priority = 0  # the higher goes first
     cache_salt: str = ""
     extra_key: str = ""
 
@@ -30,10 +31,10 @@ class GenerateRequest(Struct, kw_only=True):
 class NativeSampling(SamplingFields, kw_only=True):
     """`sampling_params` of /generate. `sampling_seed` is SGLang's name of `seed`."""
 
-    max_new_tokens: int | None = None  # absent: DEFAULT_MAX_NEW_TOKENS, shortened to what the context leaves
-    min_new_tokens: int = 0
+    max_new_tokens: MaxTokens | None = None  # absent: DEFAULT_MAX_NEW_TOKENS, shortened to what the context leaves
+    min_new_tokens: MinTokens = 0
     n: int = 1
-    sampling_seed: int | None = None
+    sampling_seed: Seed | None = None
 
 
 class AbortRequest(Struct, kw_only=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import Struct
 
 from millstream.entry.fields import FieldRules, Refused
+from millstream.entry.limits import MaxTokens, MinTokens, Priority, Rid, Timeout, declared
 from millstream.entry.sampling import SamplingFields
 
 MAX_CHOICES = 128  # n, and n times the number of prompts
@@ -27,15 +28,15 @@ class GenerationFields(SamplingFields, kw_only=True):
     model: str = ""  # empty: the served model
     stream: bool = False
     stream_options: StreamOptions | None = None
-    n: int = 1
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    min_tokens: int = 0
+    n: Annotated[int, declared(minimum=1, maximum=MAX_CHOICES)] = 1
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
+    min_tokens: MinTokens = 0
     cache_salt: str = ""
     extra_key: str = ""
-    rid: str | None = None
-    timeout: float | None = None  # seconds
-    priority: int = 0  # the higher goes first
+    rid: Rid | None = None
+    timeout: Timeout | None = None  # seconds
+    priority: Priority = 0  # the higher goes first
     return_token_ids: bool = False
 
 
