@@ -17,6 +17,9 @@ from millstream.errors import RequestError
 T = TypeVar("T", bound=msgspec.Struct)
 
 _PATH = re.compile(r"^(?P<text>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_LIMIT = re.compile(r"^Expected `(?P<type>\w+)`(?P<length> of length)? (?P<sign>[<>]=?) (?P<limit>\S+)$")
+_SIGNS = {">=": "at least", "<=": "at most", ">": "greater than", "<": "less than"}
+_ITEMS = {"str": "characters", "array": "items", "object": "entries"}
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 
 
@@ -41,6 +44,8 @@ class FieldRules(Generic[T]):
     refused: dict[str, Refused] = field(default_factory=dict)
     parts: dict[str, FieldRules[Any]] = field(default_factory=dict)
     for_admins: tuple[str, ...] = ()
+    example: dict[str, Any] | None = None
+    """A small body that is answered: None only for an object within a body."""
 
     def needs_admin(self, request: T) -> bool:
         """Whether a field of the request asks for what only admins may do."""
@@ -77,4 +82,8 @@ def _request_error(error: msgspec.ValidationError) -> RequestError:
     if missing := _MISSING.search(text):
         path = f"{path}.{missing[1]}" if path else missing[1]
         return RequestError(f"`{path}` is required.", param=path, code="missing_required_parameter")
+    if limit := _LIMIT.search(text):
+        must = f"{_SIGNS[limit['sign']]} {limit['limit'].removesuffix('.0')}"
+        must = f"have {must} {_ITEMS.get(limit['type'], 'items')}" if limit["length"] else f"be {must}"
+        return RequestError(f"{path} must {must}.", param=path, code="invalid_value")
     return RequestError(f"{path or 'The body'} is wrong: {text}.", param=path, code="invalid_type")

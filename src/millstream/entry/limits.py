@@ -1,7 +1,6 @@
-"""What the fields of requests are limited to, said beside their types: for docs, capabilities and the OpenAPI document.
+"""Types of request fields with their limits: enforced where a body is read, shown in docs, capabilities and OpenAPI document.
 
-A declaration does not enforce; who uses a value does, with a message that names it. Both take their numbers from one constant,
-and a test sends a value beyond each limit.
+What `declared` says is for documents only: what msgspec cannot enforce, or somebody who knows more says better.
 """
 
 from __future__ import annotations
@@ -33,28 +32,35 @@ def declared(**schema: Any) -> Meta:
 
 
 def _within(limits: Range) -> Meta:
-    low = "exclusiveMinimum" if limits.excludes_low else "minimum"
-    return declared(**{low: limits.low, "maximum": limits.high})
+    return Meta(gt=limits.low, le=limits.high) if limits.excludes_low else Meta(ge=limits.low, le=limits.high)
 
 
 Temperature = Annotated[float, _within(RANGES["temperature"])]
 TopP = Annotated[float, _within(RANGES["top_p"])]
-TopK = Annotated[int, declared(minimum=-1, maximum=MAX_COUNT, **{"not": {"const": 0}})]
+TopK = Annotated[int, Meta(ge=-1, le=MAX_COUNT, extra_json_schema={"not": {"const": 0}})]
 MinP = Annotated[float, _within(RANGES["min_p"])]
 PresencePenalty = Annotated[float, _within(RANGES["presence_penalty"])]
 FrequencyPenalty = Annotated[float, _within(RANGES["frequency_penalty"])]
 RepetitionPenalty = Annotated[float, _within(RANGES["repetition_penalty"])]
 Bias = Annotated[float, _within(RANGES["logit_bias"])]
-LogitBias = Annotated[dict[int, Bias], declared(maxProperties=MAX_LOGIT_BIAS, propertyNames={"pattern": "^[0-9]+$"})]
+LogitBias = Annotated[
+    dict[int, Bias], Meta(max_length=MAX_LOGIT_BIAS, extra_json_schema={"propertyNames": {"pattern": "^[0-9]+$"}})
+]
 Seed = Annotated[int, declared(minimum=-(2**63), maximum=2**64 - 1)]
 StopString = Annotated[str, declared(minLength=1, maxLength=MAX_STOP_LENGTH)]
-StopStrings = Annotated[list[StopString], declared(maxItems=MAX_STOP_STRINGS)]
+StopStrings = Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)]
 StopRegex = Annotated[str, declared(minLength=1, maxLength=MAX_STOP_REGEX_BYTES, format="regex")]
-StopRegexes = Annotated[list[StopRegex], declared(maxItems=MAX_STOP_REGEXES)]
+StopRegexes = Annotated[list[StopRegex], Meta(max_length=MAX_STOP_REGEXES)]
 TokenId = Annotated[int, declared(minimum=0)]
-StopTokenIds = Annotated[list[TokenId], declared(maxItems=MAX_STOP_TOKEN_IDS)]
-MaxTokens = Annotated[int, declared(minimum=1, maximum=MAX_COUNT)]
-MinTokens = Annotated[int, declared(minimum=0, maximum=MAX_COUNT)]
-Rid = Annotated[str, declared(minLength=1, maxLength=MAX_RID_CHARS, pattern="^[ -~]+$")]
-Timeout = Annotated[float, declared(exclusiveMinimum=0, maximum=MAX_TIMEOUT_S)]
-Priority = Annotated[int, declared(minimum=LEAST, maximum=MOST)]
+StopTokenIds = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)]
+MaxTokens = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+MinTokens = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+_IDS = {"items": {"type": "integer", "minimum": 0}}
+TokenLists = Annotated[list[Any], declared(anyOf=[_IDS, {"items": {"type": "array", **_IDS}}])]  # ids, or lists of them
+Prompts = Annotated[  # ids, or a list of prompts
+    list[Any],
+    declared(minItems=1, anyOf=[{"items": {"type": "string"}}, _IDS, {"items": {"type": "array", "minItems": 1, **_IDS}}]),
+]
+Rid = Annotated[str, Meta(min_length=1, max_length=MAX_RID_CHARS, pattern="^[ -~]+$")]
+Timeout = Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)]
+Priority = Annotated[int, Meta(ge=LEAST, le=MOST)]

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from millstream.entry.fields import FieldRules, Refused
-from millstream.entry.limits import MaxTokens, MinTokens, Priority, Rid, Seed, Timeout, TokenId
+from millstream.entry.limits import MaxTokens, MinTokens, Priority, Rid, Seed, Timeout, TokenId, TokenLists
 from millstream.entry.sampling import SamplingFields
 
 DEFAULT_MAX_NEW_TOKENS = 128
@@ -61,7 +61,7 @@ class DetokenizeRequest(Struct, kw_only=True):
     """POST /detokenize: a list of token ids, or a list of such lists."""
 
     model: str = ""
-    tokens: list[Any]
+    tokens: TokenLists
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
 
@@ -86,6 +86,7 @@ SAMPLING = FieldRules(
 
 GENERATE = FieldRules(
     honoured=GenerateRequest,
+    example={"text": "Once upon a time", "sampling_params": {"max_new_tokens": 16}},
     parts={"sampling_params": SAMPLING},
     without_effect={"no_logs": "no prompt or answer text is ever logged", "log_metrics": "not used"},
     refused={
@@ -113,14 +114,15 @@ GENERATE = FieldRules(
     },
 )
 
-ABORT = FieldRules(honoured=AbortRequest, for_admins=("abort_all", "prefix"))
+ABORT = FieldRules(honoured=AbortRequest, example={"abort_all": True}, for_admins=("abort_all", "prefix"))
 
 TOKENIZE = FieldRules(
     honoured=TokenizeRequest,
+    example={"prompt": "Once upon a time"},
     refused={
         "tools": Refused("tools are not supported by this server", ([],)),
         "chat_template": Refused("the server's operator chooses the template"),
     },
 )
 
-DETOKENIZE = FieldRules(honoured=DetokenizeRequest)
+DETOKENIZE = FieldRules(honoured=DetokenizeRequest, example={"tokens": [1, 2, 3]})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
-from millstream.entry.limits import MaxTokens, MinTokens, Priority, Rid, Timeout, declared
+from millstream.entry.limits import MaxTokens, MinTokens, Priority, Prompts, Rid, Timeout
 from millstream.entry.sampling import SamplingFields
 
 MAX_CHOICES = 128  # n, and n times the number of prompts
@@ -28,7 +28,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     model: str = ""  # empty: the served model
     stream: bool = False
     stream_options: StreamOptions | None = None
-    n: Annotated[int, declared(minimum=1, maximum=MAX_CHOICES)] = 1
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] = 1
     max_tokens: MaxTokens | None = None
     max_completion_tokens: MaxTokens | None = None
     min_tokens: MinTokens = 0
@@ -52,7 +52,7 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
 class CompletionRequest(GenerationFields, kw_only=True):
     """POST /v1/completions. `prompt`: text, ids, or a list of either. `best_of` must equal `n`."""
 
-    prompt: str | list[Any]
+    prompt: str | Prompts
     best_of: int | None = None
 
 
@@ -132,6 +132,7 @@ _NO_TEMPLATES = "the server's operator chooses the template"
 
 CHAT = FieldRules(
     honoured=ChatCompletionRequest,
+    example={"messages": [{"role": "user", "content": "Say hello"}]},
     without_effect=_WITHOUT_EFFECT,
     refused={
         **_REFUSED,
@@ -144,6 +145,7 @@ CHAT = FieldRules(
 
 COMPLETIONS = FieldRules(
     honoured=CompletionRequest,
+    example={"prompt": "Once upon a time"},
     without_effect=_WITHOUT_EFFECT,
     refused={
         **_REFUSED,
