@@ -53,7 +53,8 @@ StopRegex = Annotated[str, declared(minLength=1, maxLength=MAX_STOP_REGEX_BYTES,
 StopRegexes = Annotated[list[StopRegex], Meta(max_length=MAX_STOP_REGEXES)]
 TokenId = Annotated[int, declared(minimum=0)]
 StopTokenIds = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)]
-MaxTokens = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+MaxTokens = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+AnswerTokens = Annotated[int, Meta(ge=1, le=MAX_COUNT)]  # where the prompt alone is nothing to ask for
 MinTokens = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 _IDS = {"items": {"type": "integer", "minimum": 0}}
 TokenLists = Annotated[list[Any], declared(anyOf=[_IDS, {"items": {"type": "array", **_IDS}}])]  # ids, or lists of them

@@ -56,10 +56,6 @@ def make_requests(
     Raises:
         RequestError: a value is out of range.
     """
-    if fields.max_completion_tokens is not None and fields.max_completion_tokens < 1:
-        raise RequestError(
-            f"max_completion_tokens is {fields.max_completion_tokens}; it must be at least 1.", param="max_completion_tokens"
-        )
     limit = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
     namespace = cache_namespace(fields.cache_salt, fields.extra_key)
     progress = fields.stream and fields.stream_options is not None and bool(fields.stream_options.include_progress)

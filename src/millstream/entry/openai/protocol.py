@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
-from millstream.entry.limits import MaxTokens, MinTokens, Priority, Prompts, Rid, Timeout
+from millstream.entry.limits import AnswerTokens, MaxTokens, MinTokens, Priority, Prompts, Rid, Timeout
 from millstream.entry.sampling import SamplingFields
 
 MAX_CHOICES = 128  # n, and n times the number of prompts
@@ -30,7 +30,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] = 1
     max_tokens: MaxTokens | None = None
-    max_completion_tokens: MaxTokens | None = None
+    max_completion_tokens: AnswerTokens | None = None
     min_tokens: MinTokens = 0
     cache_salt: str = ""
     extra_key: str = ""
@@ -44,6 +44,7 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[dict[str, Any]]
+    max_tokens: AnswerTokens | None = None
     add_generation_prompt: bool | None = None  # default: true, unless the last message is continued
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
