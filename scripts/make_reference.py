@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from millstream.config import ServerConfig
+from millstream.config import GROUPS
 from millstream.entry.describe.capabilities import describe_api
 from millstream.entry.http.routes import ROUTES
 
@@ -23,15 +23,18 @@ MADE = "Made by `python scripts/make_reference.py` from the code; a test fails w
 KEYS = {"open": "none", "user": "a user's", "admin": "an admin's"}
 
 
-def options() -> str:
-    """The table of options, with the sentences that stand under them in the code."""
-    rows = ["| flag | environment | default | meaning |", "| --- | --- | --- | --- |"]
-    sentences = _attribute_docs(ServerConfig)
-    for option in dataclasses.fields(ServerConfig):
-        default = "" if option.default in (None, ()) else f"`{option.default}`"
-        flag, variable = option.name.replace("_", "-"), option.name.upper()
-        rows.append(f"| `--{flag}` | `MILLSTREAM_{variable}` | {default} | {sentences[option.name]} |")
-    return "\n".join(rows)
+def options() -> list[str]:
+    """A table of options for each group, with the sentences that stand under them in the code."""
+    parts = []
+    for group in GROUPS:
+        sentences = _attribute_docs(group)
+        rows = ["| option | default | meaning |", "| --- | --- | --- |"]
+        for option in dataclasses.fields(group):
+            default = "" if option.default in (None, ()) else f"`{option.default}`"
+            rows.append(f"| `--{option.name.replace('_', '-')}` | {default} | {sentences[option.name]} |")
+        heading, _, what = str(group.__doc__).partition(":")
+        parts += [f"## {heading.rstrip('.')}", *([what.strip().capitalize()] if what else []), "\n".join(rows)]
+    return parts
 
 
 def _attribute_docs(owner: type) -> dict[str, str]:
@@ -138,7 +141,13 @@ def _code(value: Any) -> str:
 
 def options_page() -> str:
     """docs/reference/options.md."""
-    return "\n\n".join(["# Options of `millstream serve`", MADE, options()]) + "\n"
+    told = (
+        "Each option is a flag (`--port 8000`), an environment variable (`MILLSTREAM_PORT=8000`; several values with spaces "
+        "between them) and a line of the YAML file that `--config` names (`port: 8000`; several values as a list). A flag beats "
+        "the environment, and the environment the file. The start says in its log which options are not their defaults, and why; "
+        "`millstream serve --dry-run`, with `--json` for programs, says what would be served and how much memory it would take."
+    )
+    return "\n\n".join(["# Options of `millstream serve`", MADE, told, *options()]) + "\n"
 
 
 def api_page() -> str:
