@@ -143,9 +143,10 @@ def options_page() -> str:
     """docs/reference/options.md."""
     told = (
         "Each option is a flag (`--port 8000`), an environment variable (`MILLSTREAM_PORT=8000`; several values with spaces "
-        "between them) and a line of the YAML file that `--config` names (`port: 8000`; several values as a list). A flag beats "
-        "the environment, and the environment the file. The start says in its log which options are not their defaults, and why; "
-        "`millstream serve --dry-run`, with `--json` for programs, says what would be served and how much memory it would take."
+        "between them) and a line of the YAML file that `--config` names (`port: 8000`; several values as a list). A flag "
+        "beats the environment, and the environment the file. The start says in its log which options are not their defaults, "
+        "and why; `millstream serve --dry-run`, with `--json` for programs, says what would be served and how much memory it "
+        "would take."
     )
     return "\n\n".join(["# Options of `millstream serve`", MADE, told, *options()]) + "\n"
 

@@ -24,6 +24,7 @@ from millstream.messages.sampling import (
 )
 
 MAX_RID_CHARS = 128
+MAX_SALT_CHARS = 1024  # it stays with the cached prefix
 
 
 def declared(**schema: Any) -> Meta:
@@ -65,3 +66,4 @@ Prompts = Annotated[  # ids, or a list of prompts
 Rid = Annotated[str, Meta(min_length=1, max_length=MAX_RID_CHARS, pattern="^[ -~]+$")]
 Timeout = Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)]
 Priority = Annotated[int, Meta(ge=LEAST, le=MOST)]
+Salt = Annotated[str, Meta(max_length=MAX_SALT_CHARS)]

@@ -19,7 +19,7 @@ class FieldFacts(NamedTuple):
 
     status: Literal["honoured", "without_effect", "refused"]
     schema: Schema
-    """Of the values that pass, null apart. Of a refused field: those that ask for nothing."""
+    """Of the values that pass, null apart: any where it is empty. Of a refused field: those that ask for nothing."""
     is_required: bool = False
     why: str | None = None
     """Why it has no effect, or is refused."""
@@ -55,14 +55,16 @@ class Bodies:
 
     def _ruled(self, rules: FieldRules[Any], schema: Schema) -> Body:
         properties = dict(schema["properties"])
-        for field, part in rules.parts.items():
-            properties[field] = _with_part(properties[field], REF.format(name=self.name(part)))
+        for field in rules.parts:
+            refs = [{"$ref": REF.format(name=self.name(part))} for part in rules.parts_of(field)]
+            properties[field] = _with_parts(properties[field], refs[0] if len(refs) == 1 else {"anyOf": refs})
         required = schema.get("required", ())
         fields = {
             field: FieldFacts("honoured", _without_null(each), field in required, for_admins=field in rules.for_admins)
             for field, each in properties.items()
         }
-        fields |= {field: FieldFacts("without_effect", {}, why=why) for field, why in rules.without_effect.items()}
+        forms = {field: _schema(rules.forms[field]) if field in rules.forms else {} for field in rules.without_effect}
+        fields |= {field: FieldFacts("without_effect", forms[field], why=why) for field, why in rules.without_effect.items()}
         fields |= {field: FieldFacts("refused", _neutral(rule), why=rule.why) for field, rule in rules.refused.items()}
         return Body(fields, takes_null=True, takes_others=False, example=rules.example)
 
@@ -103,7 +105,7 @@ def _all_rules(given: Iterable[FieldRules[Any] | None]) -> list[FieldRules[Any]]
         rules = left.pop(0)
         if id(rules) not in found:
             found[id(rules)] = rules
-            left += rules.parts.values()
+            left += [part for name in rules.parts for part in rules.parts_of(name)]
     return list(found.values())
 
 
@@ -114,16 +116,21 @@ def _plain(schema: Schema) -> Body:
     return Body(fields, takes_null=False, takes_others=schema.get("additionalProperties", True) is not False)
 
 
-def _with_part(schema: Schema, ref: str) -> Schema:
-    """The schema with the part in place of each object that says nothing of its fields."""
-    if schema.get("type") == "object":
-        return {"$ref": ref} | ({"default": schema["default"]} if "default" in schema else {})
+def _with_parts(schema: Schema, parts: Schema) -> Schema:
+    """The schema with `parts` in place of each object that says nothing of its fields, and each item that may be anything."""
+    if not schema or schema.get("type") == "object":
+        return parts | ({"default": schema["default"]} if "default" in schema else {})
     changed = dict(schema)
-    if "items" in schema:
-        changed["items"] = _with_part(schema["items"], ref)
+    if schema.get("type") == "array":
+        changed["items"] = _with_parts(schema.get("items", {}), parts)
     if "anyOf" in schema:
-        changed["anyOf"] = [_with_part(each, ref) for each in schema["anyOf"]]
+        changed["anyOf"] = [_with_parts(each, parts) for each in schema["anyOf"]]
     return changed
+
+
+def _schema(form: Any) -> Schema:
+    schema: Schema = msgspec.json.schema(form)
+    return schema
 
 
 def _neutral(rule: Refused) -> Schema:

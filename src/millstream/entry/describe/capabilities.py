@@ -84,7 +84,7 @@ def _body(body: Body) -> dict[str, Any]:
 
 def _field(facts: FieldFacts) -> dict[str, Any]:
     if facts.status == "without_effect":
-        return {"status": facts.status, "why": facts.why}
+        return {"status": facts.status, "why": facts.why, "schema": facts.schema}
     if facts.status == "refused":
         return {"status": facts.status, "why": facts.why, "neutral": facts.schema.get("enum", [])}
     told: dict[str, Any] = {"status": facts.status, "required": facts.is_required, "schema": facts.schema}

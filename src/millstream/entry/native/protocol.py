@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
-from millstream.entry.limits import MaxTokens, MinTokens, Priority, Rid, Seed, Timeout, TokenId, TokenLists
+from millstream.entry.limits import MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Seed, Timeout, TokenId, TokenLists
 from millstream.entry.sampling import SamplingFields
+from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS
 
 DEFAULT_MAX_NEW_TOKENS = 128
 
@@ -24,8 +25,8 @@ class GenerateRequest(Struct, kw_only=True):
     rid: Rid | None = None
     timeout: Timeout | None = None  # seconds
     priority: Priority = 0  # the higher goes first
-    cache_salt: str = ""
-    extra_key: str = ""
+    cache_salt: Salt = ""
+    extra_key: Salt = ""
 
 
 class NativeSampling(SamplingFields, kw_only=True):
@@ -64,6 +65,22 @@ class DetokenizeRequest(Struct, kw_only=True):
     tokens: TokenLists
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+
+
+class ScoreRequest(Struct, kw_only=True):
+    """POST /v1/score: `query` and `items` both as text or both as token ids."""
+
+    model: str = ""
+    query: str | list[TokenId]
+    items: str | Prompts
+    label_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LOGPROB_TOKEN_IDS)]
+    apply_softmax: bool = False  # among the labels; otherwise probabilities among all tokens
+    item_first: bool = False  # before the query
+    rid: Rid | None = None
+    timeout: Timeout | None = None  # seconds
+    priority: Priority = 0  # the higher goes first
+    cache_salt: Salt = ""
+    extra_key: Salt = ""
 
 
 _NO_LOGPROBS = "log probabilities are not supported by this server"
@@ -126,3 +143,18 @@ TOKENIZE = FieldRules(
 )
 
 DETOKENIZE = FieldRules(honoured=DetokenizeRequest, example={"tokens": [1, 2, 3]})
+
+SCORE = FieldRules(
+    honoured=ScoreRequest,
+    example={"query": "Is the sky blue?", "items": [" Yes", " No"], "label_token_ids": [1, 2]},
+    refused={
+        "temperature": Refused("probabilities are the model's own", (1, 1.0)),
+        "return_token_logprobs": Refused("the prompts' log probabilities are told by /generate", (False,)),
+        "return_pooled_hidden_states": Refused("hidden states are told by /v1/embeddings", (False,)),
+        "score_extraction_token": Refused("each item is a prompt of its own, scored at its end"),
+        "embed_override_token_id": Refused("embeddings are not overridden by this server"),
+        "query_embed_overrides": Refused("embeddings are not overridden by this server", ([],)),
+        "item_embed_overrides": Refused("embeddings are not overridden by this server", ([],)),
+        "stream": Refused("all scores come at once", (False,)),
+    },
+)
