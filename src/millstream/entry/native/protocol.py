@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
 from millstream.entry.limits import MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Seed, Timeout, TokenId, TokenLists
+from millstream.entry.openai.messages import MESSAGE
 from millstream.entry.sampling import SamplingFields
 from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS
 
@@ -135,6 +136,7 @@ ABORT = FieldRules(honoured=AbortRequest, example={"abort_all": True}, for_admin
 
 TOKENIZE = FieldRules(
     honoured=TokenizeRequest,
+    parts={"messages": MESSAGE},
     example={"prompt": "Once upon a time"},
     refused={
         "tools": Refused("tools are not supported by this server", ([],)),

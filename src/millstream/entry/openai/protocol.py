@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
 from millstream.entry.limits import AnswerTokens, MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Timeout, declared
+from millstream.entry.openai.messages import MESSAGE
 from millstream.entry.openai.wanted import MAX_TOP
 from millstream.entry.sampling import SamplingFields
 
@@ -175,6 +176,7 @@ _NO_TEMPLATES = "the server's operator chooses the template"
 
 CHAT = FieldRules(
     honoured=ChatCompletionRequest,
+    parts={"messages": MESSAGE},
     example={"messages": [{"role": "user", "content": "Say hello"}]},
     without_effect=_WITHOUT_EFFECT,
     forms=_FORMS,

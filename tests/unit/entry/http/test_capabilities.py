@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import millstream.entry
+import millstream.text
 from millstream.config import ServerConfig
 from millstream.entry.describe.bodies import Bodies, FieldFacts
 from millstream.entry.fields import FieldRules
@@ -22,7 +23,7 @@ from millstream.messages.details import Logprobs, RowDetails
 from tests.support.asgi import Response, get, post, run
 from tests.support.engine import NAMES, Entry
 
-INSTEAD_OF = {"input_ids": ("text",)}  # fields that exclude each other
+INSTEAD_OF = {"input_ids": ("text",), "messages": ("prompt",)}  # fields that exclude each other
 NAMED_AS = {"sampling_seed": "seed", "query": "items"}  # two names of one field; a prompt of both
 BODIES = Bodies(ROUTES)
 POSTS = [route for route in ROUTES if route.rules is not None]
@@ -50,7 +51,10 @@ class Spot(NamedTuple):
         schema = BODIES.by_name[BODIES.name(self.rules)].fields[name].schema
         inner = part.example or {}
         is_list = "array" in json.dumps(schema)
-        return Spot(part, self.body(**{name: [inner] if is_list else inner}), (*self.way, name, *((0,) if is_list else ())))
+        body = self.body(**{name: [inner] if is_list else inner})
+        for other in INSTEAD_OF.get(name, ()):
+            body.pop(other, None)
+        return Spot(part, body, (*self.way, name, *((0,) if is_list else ())))
 
 
 def spots(route: Route) -> list[Spot]:
@@ -204,15 +208,26 @@ INSIDE = {"string": "a", "integer": 1, "number": 1.0, "array": [1]}
 
 
 def test_every_honoured_field_is_read_by_some_code() -> None:
-    read = set()
-    for path in Path(millstream.entry.__path__[0]).rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    read: set[str] = set()
+    for package in (millstream.entry, millstream.text):
+        for path in Path(package.__path__[0]).rglob("*.py"):
+            read |= {name for node in ast.walk(ast.parse(path.read_text())) for name in names_read(node)}
     honoured = {name for body in BODIES.by_name.values() for name, each in body.fields.items() if each.status == "honoured"}
     assert honoured - read == UNREAD
 
 
-UNREAD = {"include_obfuscation"}  # nothing is padded, whether it says so or not
+def names_read(node: ast.AST) -> Iterator[str]:
+    """`x.name`, `x["name"]` and `x.get("name")`."""
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        yield node.attr
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        yield str(node.slice.value)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+        yield str(getattr(node.args[0], "value", ""))
+
+
+# nothing is padded, whether it says so or not; what chat templates read
+UNREAD = {"include_obfuscation", "refusal", "tool_call_id"}
 
 
 def test_an_object_within_a_body_takes_no_names_that_are_not_told() -> None:
