@@ -24,7 +24,7 @@ from millstream.messages.sampling import (
 )
 
 MAX_RID_CHARS = 128
-MAX_SALT_CHARS = 1024  # it stays with the cached prefix
+MAX_SALT_CHARS = 8192  # it stays with the cached prefix
 
 
 def declared(**schema: Any) -> Meta:

@@ -38,7 +38,7 @@ def describe_server(service: Service) -> dict[str, Any]:
             "context_length": engine.context_length,
             "vocab_size": engine.vocab_size,
             "executor": engine.executor,
-            "has_chat_template": text.template is not None,
+            "has_chat_template": text.chat is not None,
             "has_logprobs": engine.has_logprobs,
             "hidden_size": engine.hidden_size,
             "has_embeddings": engine.hidden_size > 0,

@@ -29,6 +29,7 @@ class ChatMessage(Struct, kw_only=True):
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # another name of it
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
 
@@ -44,12 +45,13 @@ _EMPTY: tuple[Any, ...] = (None, [], {}, "")  # clients send whole earlier answe
 _NEEDS_TOOLS = ("tool_calls", "tool_call_id")
 
 
-def check_messages(messages: list[dict[str, Any]], *, template_uses_tools: bool) -> None:
-    """Check number, roles and field names.
+def check_messages(messages: list[dict[str, Any]]) -> int | None:
+    """Check number, roles and field names; returns the index of the first message that belongs to a tool call.
 
     Raises:
-        RequestError: too many, an unknown role or field, or a tool call that the template would drop; `param` names it.
+        RequestError: too many, or an unknown role or field; `param` names it.
     """
+    first_tooled = None
     if len(messages) > MAX_MESSAGES:
         raise RequestError(f"messages has {len(messages)} items; at most {MAX_MESSAGES} are allowed.", param="messages")
     for index, message in enumerate(messages):
@@ -63,8 +65,9 @@ def check_messages(messages: list[dict[str, Any]], *, template_uses_tools: bool)
             if isinstance(part, dict):
                 _check_names(part, PART, f"{where}.content[{number}]")
         tooled = role in ("tool", "function") or any(message.get(name) not in _EMPTY for name in _NEEDS_TOOLS)
-        if tooled and not template_uses_tools:
-            raise RequestError(f"{where} belongs to a tool call, which this model's chat template cannot write.", param=where)
+        if tooled and first_tooled is None:
+            first_tooled = index
+    return first_tooled
 
 
 def _check_names(given: dict[str, Any], rules: FieldRules[Any], where: str) -> None:
