@@ -80,8 +80,9 @@ def parts_of(schema: Schema) -> list[str]:
 def json_schema(body: Body) -> Schema:
     """The body as JSON Schema: what passes the reading of fields, and nothing else."""
     properties = {
-        name: _nullable(facts.schema) if body.takes_null else facts.schema for name, facts in body.fields.items()
-    }  # fmt: skip
+        name: _nullable(facts.schema) if body.takes_null and not facts.is_required else facts.schema
+        for name, facts in body.fields.items()
+    }
     for name, facts in body.fields.items():
         if facts.why is not None:
             properties[name] = {

@@ -217,12 +217,12 @@ def test_every_honoured_field_is_read_by_some_code() -> None:
 
 
 def names_read(node: ast.AST) -> Iterator[str]:
-    """`x.name`, `x["name"]` and `x.get("name")`."""
+    """`x.name`, `x["name"]` and `x.get("name")` or `pop`."""
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
         yield node.attr
     elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         yield str(node.slice.value)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop") and node.args:
         yield str(getattr(node.args[0], "value", ""))
 
 
