@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
-from millstream.entry.limits import AnswerTokens, Priority, Rid, Salt, Seed, StopStrings, Temperature, Timeout, TopP
+from millstream.entry.limits import MaxTokens, Priority, Rid, Salt, Seed, StopStrings, Temperature, Timeout, TopP
 from millstream.messages.sampling import MAX_COUNT
 
 
@@ -23,7 +23,7 @@ class PromptFields(Struct, kw_only=True):
 class MessagesRequest(PromptFields, kw_only=True):
     """POST /v1/messages. From `seed` on the fields are our own, as the other routes have them."""
 
-    max_tokens: AnswerTokens
+    max_tokens: MaxTokens
     stop_sequences: StopStrings = []
     temperature: Temperature = 1.0
     top_p: TopP = 1.0
