@@ -53,7 +53,11 @@ class ServerConfig:
     """CPU threads for the model; 0 uses all cores."""
 
     chat_template: str | None = None
-    """Jinja file used instead of the model's own chat template."""
+    """Used instead of the model's own chat template: a Jinja file, the name of another one the model has, or one of `chatml`,
+    `gemma`, `llama-2`, `llama-3`, `mistral`, `phi-3`, `zephyr`."""
+    chat_special_tokens: Literal["escape", "parse"] = "escape"
+    """What the text of a control token in a chat message is: `escape`, ordinary text; `parse`, the control token, with which a
+    message can end its turn and begin another's."""
     context_length: int | None = None
     """Tokens a request may have, prompt and output together. Default: the model's own limit."""
     max_total_tokens: int | None = None

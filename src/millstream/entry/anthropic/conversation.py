@@ -29,13 +29,13 @@ def item_count(request: PromptFields) -> int:
     return len(contents) + sum(len(each) for each in (*contents, request.system) if isinstance(each, list))
 
 
-def to_chat(request: PromptFields, *, template_uses_tools: bool) -> list[dict[str, Any]]:
+def to_chat(request: PromptFields, *, writes_tool_calls: bool) -> list[dict[str, Any]]:
     """The chat messages of a request. Where the last one is the assistant's, it is to be continued.
 
     Raises:
         RequestError: something cannot be read, or a template could not write it; `param` is its path.
     """
-    chat = _Chat(template_uses_tools=template_uses_tools)
+    chat = _Chat(writes_tool_calls=writes_tool_calls)
     if request.system:
         chat.add_text("system", text_of(request.system, "system", between=PARAGRAPH))
     for index, item in enumerate(request.messages):
@@ -55,9 +55,9 @@ def to_chat(request: PromptFields, *, template_uses_tools: bool) -> list[dict[st
 class _Chat:
     """Chat messages in the making. What a turn says and thinks are lists of texts until the end: it may be in many pieces."""
 
-    def __init__(self, *, template_uses_tools: bool) -> None:
+    def __init__(self, *, writes_tool_calls: bool) -> None:
         self.turns: list[dict[str, Any]] = []
-        self._uses_tools = template_uses_tools
+        self._writes_tool_calls = writes_tool_calls
         self._tool_names: dict[str, str] = {}  # of the calls so far, by their ids
 
     def finished(self) -> list[dict[str, Any]]:
@@ -121,5 +121,5 @@ class _Chat:
             turn.setdefault("tool_calls", []).extend(calls)
 
     def _check_tools(self, where: str) -> None:
-        if not self._uses_tools:
+        if not self._writes_tool_calls:
             raise RequestError(f"{where} belongs to a tool call, which this model's chat template cannot write.", param=where)

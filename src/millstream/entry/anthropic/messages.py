@@ -41,7 +41,8 @@ async def _run(exchange: Exchange, service: Service, request: MessagesRequest, r
     call = Call(
         request=GenerateReqInput(
             rid=rid,
-            text=prompt,
+            text=prompt if isinstance(prompt, str) else None,
+            input_ids=None if isinstance(prompt, str) else prompt,
             add_special_tokens=False,
             sampling=sampling,
             cache_namespace=cache_namespace(request.cache_salt, request.extra_key),
@@ -113,13 +114,13 @@ def _check_stop_sequences(texts: list[str]) -> None:
             )
 
 
-async def prompt_of(service: Service, request: PromptFields) -> str:
-    """The prompt text of a conversation. A last message of the assistant is continued.
+async def prompt_of(service: Service, request: PromptFields) -> str | list[int]:
+    """The prompt of a conversation, text or ids. A last message of the assistant is continued.
 
     Raises:
         RequestError: it cannot be read or written.
     """
-    convert = partial(to_chat, request, template_uses_tools=service.template.uses_tools)
+    convert = partial(to_chat, request, writes_tool_calls=service.chat.template_for(has_tools=True).writes_tool_calls)
     chat = await service.manager.prompts.off_loop(ITEM_CHARS * item_count(request), convert)
     continues = bool(chat) and chat[-1]["role"] == "assistant"
     rendering = render(

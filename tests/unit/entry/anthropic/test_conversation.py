@@ -29,7 +29,7 @@ def assistant(*content: Any) -> dict[str, Any]:
 
 
 def chat(*messages: dict[str, Any], tools: bool = True, **more: Any) -> list[dict[str, Any]]:
-    return to_chat(COUNT_TOKENS.parse({"messages": list(messages), **more}), template_uses_tools=tools)
+    return to_chat(COUNT_TOKENS.parse({"messages": list(messages), **more}), writes_tool_calls=tools)
 
 
 def refusal(*messages: dict[str, Any], tools: bool = True) -> str | None:
