@@ -108,6 +108,7 @@ class WholeServer:
             page_size=capabilities.page_size,
             max_running_requests=config.max_running_requests,
             executor="test",
+            has_logprobs=capabilities.has_logprobs,
         )
         self.ledgers = {name: Ledger(name, strict=True) for name in ("scheduler", "detokenizer")}
         self.pool = KVPool(num_pages=self.engine.num_pages, page_size=self.engine.page_size)
@@ -132,7 +133,7 @@ class WholeServer:
         self._config = config
         self.detokenizer = self._new_detokenizer()
         self.service = Service(config=config, to_scheduler=self.links["requests"], read_all=self._read_texts)
-        self.service.text_loaded(LoadedText(tokenizer=TOKENIZER, template=None, names=("tiny",)))
+        self.service.text_loaded(LoadedText(tokenizer=TOKENIZER, chat=None, names=("tiny",)))
         self.processes_are()
         self.ledgers["entry"] = self.manager.ledger
         self.manager.endings.due._grace_s = math.inf  # what is late is so when a test says it

@@ -160,7 +160,5 @@ async def _close(events: Any) -> None:
     await events.aclose()
 
 
-def _body(
-    prompt: str | list[str] | None, sampling_params: SamplingFields | list[SamplingFields] | None, fields: Json
-) -> Json:
+def _body(prompt: str | list[str] | None, sampling_params: SamplingFields | list[SamplingFields] | None, fields: Json) -> Json:
     return {"text": prompt, "sampling_params": sampling_params, **fields}

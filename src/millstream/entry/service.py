@@ -18,28 +18,29 @@ from millstream.ipc.channel import Sender
 from millstream.ipc.entries import EntryChannels
 from millstream.messages import EngineInfo, ProcessState, ServerState, WorkerReply, WorkerReq
 from millstream.observe.ledger import Ledger
-from millstream.text.chat_template import ChatTemplate
+from millstream.text.chat_prompt import ChatPrompts
 from millstream.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedText:
-    """What the entry loads: the tokenizer, the chat template if the model has one, and the names the model goes by."""
+    """What the entry loads: the tokenizer, its chat templates if the model has one, and the names the model goes by."""
 
     tokenizer: Tokenizer
-    template: ChatTemplate | None
+    chat: ChatPrompts | None
     names: tuple[str, ...]
 
 
 def text_of(config: ServerConfig, tokenizer: Tokenizer) -> LoadedText:
-    """What the entry needs beside `tokenizer`: its template, compiled, and the names in `config`, which must be filled in.
+    """What the entry needs beside `tokenizer`: its templates, compiled, and the names in `config`, which must be filled in.
 
     Raises:
-        StartupError: the template cannot be used.
+        StartupError: a template cannot be used.
     """
-    source_text = tokenizer.chat_template
-    template = ChatTemplate(source_text, tokenizer.special_tokens) if source_text is not None else None
-    return LoadedText(tokenizer=tokenizer, template=template, names=config.served_model_name)
+    chat = None
+    if tokenizer.chat_template is not None:
+        chat = ChatPrompts(tokenizer, tokenizer.chat_templates, escape=config.chat_special_tokens == "escape")
+    return LoadedText(tokenizer=tokenizer, chat=chat, names=config.served_model_name)
 
 
 class Service:
@@ -208,18 +209,18 @@ class Service:
         return self._text
 
     @property
-    def template(self) -> ChatTemplate:
-        """The chat template.
+    def chat(self) -> ChatPrompts:
+        """The chat templates.
 
         Raises:
             RequestError: the model has none.
         """
-        if self.text.template is None:
+        if self.text.chat is None:
             raise RequestError(
-                "This model has no chat template; use /v1/completions, or start the server with --chat-template FILE.",
+                "This model has no chat template; use /v1/completions, or start the server with --chat-template.",
                 code="no_chat_template",
             )
-        return self.text.template
+        return self.text.chat
 
     def resolve_model(self, name: str) -> str:
         """The name to answer with for a request's `model`; an empty one means the served model.
@@ -229,5 +230,5 @@ class Service:
         """
         names = self.text.names
         if name and name not in names:
-            raise ModelNotFound(name, names[0])
+            raise ModelNotFound(name[:100], names[0])  # a client's word, of any length
         return name or names[0]

@@ -17,8 +17,6 @@ from millstream.scheduler.scheduler import Scheduler
 from millstream.scheduler.speculation import SpeculationOptions
 from millstream.text.tokenizer import Tokenizer
 
-QUEUED_CONTEXTS = 32  # what may wait unless the options say so, in prompts of the largest size
-
 
 def engine_info(server: ServerConfig, executor: Executor, tokenizer: Tokenizer) -> EngineInfo:
     """What the executor and the options come to, for the entry to check requests against."""
@@ -56,7 +54,7 @@ def build_scheduler(
         limits=Limits(
             max_running_requests=server.max_running_requests,
             max_queued_requests=server.max_queued_requests,
-            max_queued_tokens=server.max_queued_tokens or QUEUED_CONTEXTS * engine.context_length,
+            max_queued_tokens=server.queued_tokens_limit(engine.context_length),
             chunked_prefill_size=server.chunked_prefill_size,
             context_length=engine.context_length,
             vocab_size=engine.vocab_size,

@@ -1,13 +1,11 @@
-"""The ASGI app: which handler answers what, and what an exception means to the client. One path for every error.
+"""The ASGI app: the way of every request to its handler, and what an exception means to the client. One path for every error.
 
-Handlers take an `Exchange` and the `Service`. A table is all the routing there is: the paths are fixed but for one.
+Which handler answers what is the table in `routes`. Handlers take an `Exchange` and the `Service`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
 
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_error
 from millstream.entry.http.auth import KeyRing
@@ -15,39 +13,12 @@ from millstream.entry.http.cors import Cors
 from millstream.entry.http.errors import Header, method_not_allowed, not_found
 from millstream.entry.http.exchange import ClientGone, Exchange, Message, Receive, Send
 from millstream.entry.http.gate import Gate
-from millstream.entry.native.abort import abort_request
-from millstream.entry.native.generate import generate
-from millstream.entry.native.info import health, model, models, ready, root, server_info
-from millstream.entry.native.ledger import debug_ledger
-from millstream.entry.native.tokenize import detokenize, tokenize
-from millstream.entry.openai.chat import chat_completions
-from millstream.entry.openai.completions import completions
+from millstream.entry.http.route import Place, Route, Router
+from millstream.entry.http.routes import ROUTES
 from millstream.entry.service import Service
 from millstream.errors import MillstreamError
 
 log = logging.getLogger(__name__)
-
-Handler = Callable[[Exchange, Service], Awaitable[None]]
-
-ROUTES: dict[str, dict[str, Handler]] = {
-    "/": {"GET": root},
-    "/health": {"GET": health},
-    "/ready": {"GET": ready},
-    "/server_info": {"GET": server_info},
-    "/debug/ledger": {"GET": debug_ledger},
-    "/v1/models": {"GET": models},
-    "/v1/chat/completions": {"POST": chat_completions},
-    "/v1/completions": {"POST": completions},
-    "/generate": {"POST": generate},
-    "/abort_request": {"POST": abort_request},
-    "/tokenize": {"POST": tokenize},
-    "/v1/tokenize": {"POST": tokenize},
-    "/detokenize": {"POST": detokenize},
-    "/v1/detokenize": {"POST": detokenize},
-}
-PROBES = ("/health", "/ready")
-UNCOUNTED = ("/abort_request",)  # what ends requests must work where there are too many
-MODEL_PREFIX = "/v1/models/"  # the rest is a model's name, which may hold slashes
 
 
 class App:
@@ -55,6 +26,7 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._router = Router(ROUTES)
         self._keys = KeyRing(service.config.api_key, service.config.admin_api_key)
         self._cors = Cors(service.config.allowed_origins)
         self._gate = Gate(
@@ -78,13 +50,15 @@ class App:
             if (preflight := self._cors.preflight(exchange)) is not None:
                 await exchange.send_empty(preflight)
                 return
-            exchange.is_admin = self._keys.check(exchange.path, exchange.header(b"authorization"))
-            handler = self._handler(exchange, headers)
-            if exchange.method != "POST" or exchange.path in UNCOUNTED:
-                await handler(exchange, self._service)
+            place = self._router.find(exchange.path)
+            access = "user" if place is None else place.access
+            exchange.is_admin = self._keys.check(access, exchange.header(b"authorization"), exchange.header(b"x-api-key"))
+            route = _route(exchange, place, headers)
+            if not route.is_counted:
+                await route.handler(exchange, self._service)
             else:
                 with self._gate.admit() as exchange.hold:
-                    await handler(exchange, self._service)
+                    await route.handler(exchange, self._service)
         except ClientGone:
             raise
         except RequestFailed as error:
@@ -95,22 +69,10 @@ class App:
             log.exception("%s %s failed", exchange.method, exchange.path)
             await self._fail(exchange, INTERNAL, headers)
 
-    def _handler(self, exchange: Exchange, headers: list[Header]) -> Handler:
-        methods = ROUTES.get(exchange.path)
-        if methods is None:
-            name = exchange.path.removeprefix(MODEL_PREFIX)
-            if name in ("", exchange.path):
-                raise RequestFailed(not_found(exchange.path))
-            methods = {"GET": partial(model, name=name)}
-        handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
-        if handler is None:
-            allowed = ", ".join(methods)
-            headers.append((b"allow", allowed.encode("ascii")))
-            raise RequestFailed(method_not_allowed(exchange.method, exchange.path, allowed))
-        return handler
-
     async def _fail(self, exchange: Exchange, failure: Failure, headers: list[Header]) -> None:
-        level = logging.DEBUG if exchange.path in PROBES else logging.INFO  # they ask many times a second while we load
+        place = self._router.find(exchange.path)
+        is_probe = place is not None and place.access == "open"
+        level = logging.DEBUG if is_probe else logging.INFO  # they ask many times a second while we load
         log.log(  # quoted and cut: clients choose these words, line breaks and all
             level,
             "refused %s %.200r status=%d type=%s code=%s param=%.200r",
@@ -125,3 +87,20 @@ class App:
             exchange.drop_connection()
         else:
             await exchange.send_failure(failure, headers=headers)
+
+
+def _route(exchange: Exchange, place: Place | None, headers: list[Header]) -> Route:
+    """The route of a request; its parameters go to the exchange.
+
+    Raises:
+        RequestFailed: there is nothing at this path (404), or not with this method (405, with `headers` that say so).
+    """
+    if place is None:
+        raise RequestFailed(not_found(exchange.path))
+    exchange.parameters = place.parameters
+    route = place.route(exchange.method)
+    if route is None:
+        allowed = ", ".join(place.routes)
+        headers.append((b"allow", allowed.encode("ascii")))
+        raise RequestFailed(method_not_allowed(exchange.method, exchange.path, allowed))
+    return route

@@ -1,7 +1,7 @@
 """One connection: uvicorn's protocol with bounds on what a client may send and how long it may keep us waiting.
 
 Made by the server for each connection. All limits on a connection are here. Rules: broken or endless HTTP is answered in the
-error envelope; requests sent ahead are answered in order; a client that leaves ends every request of its connection.
+path's error envelope; requests sent ahead are answered in order; a client that leaves ends every request of its connection.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, ClassVar, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from millstream.entry.failure import Failure, shutting_down
+from millstream.entry.http.dialect import dialect_of, request_id
 from millstream.entry.http.direct import DirectWriter
 from millstream.entry.http.errors import (
     bad_http,
-    error_body,
     headers_too_large,
     no_upgrade,
     request_timeout,
@@ -31,6 +31,8 @@ MAX_AHEAD = 16  # requests that may wait for the answer to an earlier one
 MAX_AHEAD_BYTES = 64 * 1024  # body of the newest of them
 MIN_BYTES_PER_S = 1024  # a request that comes more slowly, after the read timeout, only keeps a place from others
 EXTRA_TIMEOUT_S = 1.0  # what a connection too many may be silent for
+LINGER_S = 1.0  # what a client gets to read why it was refused,
+LINGER_BYTES = 1024 * 1024  # and may send meanwhile
 _OVERHEAD = 4  # bytes of `: ` and the line break
 
 
@@ -41,6 +43,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     write_timeout_s: ClassVar[float]
     max_connections: ClassVar[int]
 
+    url = b""  # of the newest request; uvicorn sets it
     _running: RequestResponseCycle | None = None  # the request being answered; uvicorn's `cycle` is the newest, maybe queued
     _is_extra = False  # one connection too many: its first request is refused, and it gets no time to send one
     _in_message = False  # a request has begun and its body is not complete
@@ -50,6 +53,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _unparsed_bytes = 0  # read since then: headers, trailers or chunk extensions that have not come to an end
     _header_bytes = 0
     _deaf = False  # what still comes is thrown away; the connection ends after the running answer
+    _deaf_bytes = 0
+    _is_refused = False  # the last that this client hears of us is on its way
     _failure: Failure | None = None  # why a parser callback raised
     _unsent = 0
     _read_at = 0.0
@@ -72,6 +77,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._read_at = self.loop.time()
         if self._deaf:
+            self._deaf_bytes += len(data)
+            if self._is_refused and self._deaf_bytes > LINGER_BYTES:
+                self.transport.close()
             return
         self._progress = False
         super().data_received(data)
@@ -129,6 +137,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def check_timeouts(self, now: float) -> None:
         """End the connection where the client owes bytes, or leaves ours unread, for too long."""
+        if self._is_refused:
+            return
         unsent = self.transport.get_write_buffer_size()
         if unsent == 0 or unsent < self._unsent or self._answering():
             self._taken_at = now
@@ -194,20 +204,28 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if running is not None and not running.response_complete and (running.response_started or not running.more_body):
             self._stop_listening()
             return
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_refused:
             return
-        self._deaf = True
+        self._deaf = self._is_refused = True
         if self.cycle is not None and self.cycle.scope is self.scope and self.cycle.response_complete:
             self.transport.close()  # answered before it was complete
             return
-        body = error_body(failure)
+        dialect = dialect_of(self.url.partition(b"?")[0].decode("latin-1"))
+        id_ = request_id(self.headers or ())
+        body = dialect.error_body(failure, id_)
         retry = "" if failure.retry_after_s is None else f"retry-after: {failure.retry_after_s}\r\n"
+        ids = "".join(f"{name.decode()}: {id_}\r\n" for name in dialect.id_headers)
         head = (
             f"HTTP/1.1 {failure.status} {http.HTTPStatus(failure.status).phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
+            f"content-length: {len(body)}\r\n{retry}{ids}connection: close\r\n\r\n"
         )
         self.transport.write(head.encode("ascii") + body)
-        self.transport.close()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Say that this was all, and read on for a moment: closed over unread bytes, a connection may lose the answer."""
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
 
     def _stop_listening(self) -> None:
         """Read on, only to see the client leave, and close after the running answer. HTTP lets a client send the rest again."""

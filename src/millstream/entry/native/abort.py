@@ -15,7 +15,7 @@ MAX_RIDS = 1024  # in one call: with `prefix` each is compared with every live r
 async def abort_request(exchange: Exchange, service: Service) -> None:
     """Abort the requests or calls with exactly these rids, those that begin with them, or all."""
     request = ABORT.parse(await exchange.read_object())
-    if (request.abort_all or request.prefix) and not exchange.is_admin:
+    if ABORT.needs_admin(request) and not exchange.is_admin:
         raise RequestFailed(forbidden())  # who names no rid ends the requests of others
     if request.abort_all:
         if request.rid:

@@ -40,9 +40,10 @@ async def models(exchange: Exchange, service: Service) -> None:
     await exchange.send_json({"object": "list", "data": [_card(service, name) for name in service.text.names]})
 
 
-async def model(exchange: Exchange, service: Service, name: str) -> None:
+async def model(exchange: Exchange, service: Service) -> None:
     """One model."""
     service.check_ready()
+    name = exchange.parameters["model"]  # may hold slashes
     if name not in service.text.names:
         raise ModelNotFound(name, service.text.names[0])
     await exchange.send_json(_card(service, name))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
+from millstream.entry.limits import MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Seed, Timeout, TokenId, TokenLists
+from millstream.entry.openai.messages import MESSAGE
 from millstream.entry.sampling import SamplingFields
+from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS
 
 DEFAULT_MAX_NEW_TOKENS = 128
 
@@ -16,24 +19,24 @@ class GenerateRequest(Struct, kw_only=True):
     """POST /generate: one prompt, `text` or `input_ids`."""
 
     text: str | None = None
-    input_ids: list[int] | None = None
+    input_ids: list[TokenId] | None = None
     sampling_params: dict[str, Any] = {}
     stream: bool = False
     include_progress: bool = False  # of a stream
-    rid: str | None = None
-    timeout: float | None = None  # seconds
-    priority: int = 0  # the higher goes first
-    cache_salt: str = ""
-    extra_key: str = ""
+    rid: Rid | None = None
+    timeout: Timeout | None = None  # seconds
+    priority: Priority = 0  # the higher goes first
+    cache_salt: Salt = ""
+    extra_key: Salt = ""
 
 
 class NativeSampling(SamplingFields, kw_only=True):
     """`sampling_params` of /generate. `sampling_seed` is SGLang's name of `seed`."""
 
-    max_new_tokens: int | None = None  # absent: DEFAULT_MAX_NEW_TOKENS, shortened to what the context leaves
-    min_new_tokens: int = 0
+    max_new_tokens: MaxTokens | None = None  # absent: DEFAULT_MAX_NEW_TOKENS, shortened to what the context leaves
+    min_new_tokens: MinTokens = 0
     n: int = 1
-    sampling_seed: int | None = None
+    sampling_seed: Seed | None = None
 
 
 class AbortRequest(Struct, kw_only=True):
@@ -60,9 +63,25 @@ class DetokenizeRequest(Struct, kw_only=True):
     """POST /detokenize: a list of token ids, or a list of such lists."""
 
     model: str = ""
-    tokens: list[Any]
+    tokens: TokenLists
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+
+
+class ScoreRequest(Struct, kw_only=True):
+    """POST /v1/score: `query` and `items` both as text or both as token ids."""
+
+    model: str = ""
+    query: str | list[TokenId]
+    items: str | Prompts
+    label_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LOGPROB_TOKEN_IDS)]
+    apply_softmax: bool = False  # among the labels; otherwise probabilities among all tokens
+    item_first: bool = False  # before the query
+    rid: Rid | None = None
+    timeout: Timeout | None = None  # seconds
+    priority: Priority = 0  # the higher goes first
+    cache_salt: Salt = ""
+    extra_key: Salt = ""
 
 
 _NO_LOGPROBS = "log probabilities are not supported by this server"
@@ -70,8 +89,23 @@ _NO_GRAMMAR = "structured output is not supported by this server"
 _NO_MEDIA = "this server takes and makes text only"
 _INTERNAL = "it is not a field of the public API"
 
+SAMPLING = FieldRules(
+    honoured=NativeSampling,
+    refused={
+        "json_schema": Refused(_NO_GRAMMAR, ("",)),
+        "regex": Refused(_NO_GRAMMAR, ("",)),
+        "ebnf": Refused(_NO_GRAMMAR, ("",)),
+        "structural_tag": Refused(_NO_GRAMMAR, ("",)),
+        "custom_params": Refused("they are for custom logit processors"),
+        "stream_interval": Refused("each step is sent as it comes", (1,)),
+        "beam_width": Refused("beam search is not supported by this server"),
+    },
+)
+
 GENERATE = FieldRules(
     honoured=GenerateRequest,
+    example={"text": "Once upon a time", "sampling_params": {"max_new_tokens": 16}},
+    parts={"sampling_params": SAMPLING},
     without_effect={"no_logs": "no prompt or answer text is ever logged", "log_metrics": "not used"},
     refused={
         "input_embeds": Refused("embeddings as input are not supported by this server"),
@@ -98,27 +132,31 @@ GENERATE = FieldRules(
     },
 )
 
-SAMPLING = FieldRules(
-    honoured=NativeSampling,
-    refused={
-        "json_schema": Refused(_NO_GRAMMAR, ("",)),
-        "regex": Refused(_NO_GRAMMAR, ("",)),
-        "ebnf": Refused(_NO_GRAMMAR, ("",)),
-        "structural_tag": Refused(_NO_GRAMMAR, ("",)),
-        "custom_params": Refused("they are for custom logit processors"),
-        "stream_interval": Refused("each step is sent as it comes", (1,)),
-        "beam_width": Refused("beam search is not supported by this server"),
-    },
-)
-
-ABORT = FieldRules(honoured=AbortRequest)
+ABORT = FieldRules(honoured=AbortRequest, example={"abort_all": True}, for_admins=("abort_all", "prefix"))
 
 TOKENIZE = FieldRules(
     honoured=TokenizeRequest,
+    parts={"messages": MESSAGE},
+    example={"prompt": "Once upon a time"},
     refused={
         "tools": Refused("tools are not supported by this server", ([],)),
         "chat_template": Refused("the server's operator chooses the template"),
     },
 )
 
-DETOKENIZE = FieldRules(honoured=DetokenizeRequest)
+DETOKENIZE = FieldRules(honoured=DetokenizeRequest, example={"tokens": [1, 2, 3]})
+
+SCORE = FieldRules(
+    honoured=ScoreRequest,
+    example={"query": "Is the sky blue?", "items": [" Yes", " No"], "label_token_ids": [1, 2]},
+    refused={
+        "temperature": Refused("probabilities are the model's own", (1, 1.0)),
+        "return_token_logprobs": Refused("the prompts' log probabilities are told by /generate", (False,)),
+        "return_pooled_hidden_states": Refused("hidden states are told by /v1/embeddings", (False,)),
+        "score_extraction_token": Refused("each item is a prompt of its own, scored at its end"),
+        "embed_override_token_id": Refused("embeddings are not overridden by this server"),
+        "query_embed_overrides": Refused("embeddings are not overridden by this server", ([],)),
+        "item_embed_overrides": Refused("embeddings are not overridden by this server", ([],)),
+        "stream": Refused("all scores come at once", (False,)),
+    },
+)

@@ -68,6 +68,14 @@ class Model:
     def draw(self, rows: Sequence[tuple[int, float, int, float, float, int, int]]) -> list[int]:
         """Draw tokens: rows of (output, temperature, top_k, top_p, min_p, seed, index of the output token)."""
 
+    def tell(
+        self, questions: Sequence[tuple[int, Sequence[int], int, Sequence[int]]]
+    ) -> list[tuple[list[float], list[list[int]], list[list[float]], list[list[float]]]]:
+        """Return log probabilities of tokens behind outputs of the last step: the columns of a `Logprobs` for each question.
+
+        Questions are (first output, token ids, top, other ids).
+        """
+
     def copy_page(self, source: int, target: int) -> None: ...
     def heal_page(self, page: int) -> None:
         """Zero what is not finite in a page."""

@@ -8,12 +8,14 @@ import pytest
 
 from millstream.config import ServerConfig
 from millstream.entry.failure import RequestFailed
-from millstream.entry.http.app import ROUTES
-from millstream.entry.http.auth import OPEN_PATHS, KeyRing
+from millstream.entry.http.auth import KeyRing
+from millstream.entry.http.dialect import OPENAI, dialect_of
+from millstream.entry.http.routes import ROUTES
 from millstream.messages import TokenizedGenerateReqInput
 from tests.support.asgi import Call, Response, post, run
 from tests.support.engine import Entry
 
+OPEN = {route.path for route in ROUTES if route.access == "open"}
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -22,19 +24,22 @@ async def ask(entry: Entry, method: str, path: str, authorization: str | None, b
     return await Call(entry.app, path, body, method=method, headers=headers).response()
 
 
-@pytest.mark.parametrize("path", [*ROUTES, "/v1/models/tiny", "/no/such/path"])
+@pytest.mark.parametrize("path", [*{route.path: None for route in ROUTES}, "/v1/models/tiny", "/no/such/path"])
 @pytest.mark.parametrize("authorization", [None, "Bearer wrong", "secret"])
 def test_without_a_key_nothing_is_answered_but_probes(path: str, authorization: str | None) -> None:
     async def scenario() -> None:
         entry = Entry(ServerConfig(api_key=("secret",)))
         for method in ("GET", "POST", "HEAD", "OPTIONS"):
             response = await ask(entry, method, path, authorization)
-            if path in OPEN_PATHS:
+            if path in OPEN:
                 assert response.status == (200 if method in ("GET", "HEAD") else 405)
             else:
                 assert response.status == 401
                 assert response.headers["www-authenticate"] == "Bearer"
-                assert (response.error["type"], response.error["code"]) == ("invalid_request_error", "invalid_api_key")
+                if dialect_of(path) is OPENAI:
+                    assert (response.error["type"], response.error["code"]) == ("invalid_request_error", "invalid_api_key")
+                else:
+                    assert response.body["error"]["type"] == "authentication_error"
                 assert "wrong" not in response.content.decode()
         assert entry.engine.sent == []
 
@@ -63,11 +68,34 @@ def test_without_a_key_nothing_is_answered_but_probes(path: str, authorization: 
 def test_a_key_is_taken_exactly_and_its_scheme_in_any_case(authorization: str, status: int) -> None:
     ring = KeyRing(("secret", "zweiter-schlüssel"), ())
     if status == 200:
-        assert ring.check("/v1/models", authorization.encode())
+        assert ring.check("user", authorization.encode())
     else:
         with pytest.raises(RequestFailed) as caught:
-            ring.check("/v1/models", authorization.encode())
+            ring.check("user", authorization.encode())
         assert caught.value.failure.status == status
+
+
+@pytest.mark.parametrize(
+    ("authorization", "api_key", "status"),
+    [
+        (None, "secret", 200),
+        (None, " secret ", 200),
+        (None, "Bearer secret", 401),
+        (None, "Secret", 401),
+        (None, "", 401),
+        ("Bearer wrong", "secret", 200),
+        ("Bearer secret", "wrong", 200),
+        ("Bearer wrong", "wrong", 401),
+    ],
+)
+def test_a_key_may_be_in_a_header_of_its_own(authorization: str | None, api_key: str, status: int) -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(api_key=("secret",)))
+        headers = {"authorization": authorization, "x-api-key": api_key}
+        for path in ("/v1/models", "/server_info"):
+            assert (await Call(entry.app, path, b"", method="GET", headers=headers).response()).status == status
+
+    run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -105,6 +133,29 @@ def test_what_shows_or_ends_the_requests_of_others_is_for_admins(
         assert (await ask(entry, "GET", "/debug/ledger", authorization, b"")).status == statuses[1]
         by_prefix = await ask(entry, "POST", "/abort_request", authorization, {"rid": "x", "prefix": True})
         assert by_prefix.status == (404 if statuses[3] == 200 else statuses[3])
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("host", ["h/health?x=", "h/health", "h:80/ready?", "h/health#", "h;/health", "../health", ""])
+def test_what_a_host_header_says_is_no_way_around_a_key(host: str) -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(api_key=("secret",)))
+        response = await post(entry.app, "/v1/chat/completions", CHAT, headers={"host": host})
+        assert (response.status, response.error["code"]) == (401, "invalid_api_key")
+        assert entry.engine.sent == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "path", ["/health/../server_info", "/health/", "//health", "/HEALTH", "/health;x", "/ready/v1/models", "/health%2f"]
+)
+def test_a_path_that_only_looks_like_a_probe_needs_a_key(path: str) -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(api_key=("secret",)))
+        assert (await ask(entry, "GET", path, None)).status == 401
+        assert (await ask(entry, "GET", path, "Bearer secret")).status == 404
 
     run(scenario())
 
