@@ -190,25 +190,30 @@ def finalize(
     engine: EngineInfo,
     origin: Origin,
     *,
+    index: int = 0,
     slot: int = 0,
     entry: int = 0,
     call: str = "",
 ) -> TokenizedGenerateReqInput:
     """Resolve the number of new tokens and give the request its final form.
 
-    `input_ids` passed `check_prompt`; `entry` owns the request, as a part of `call`.
+    `input_ids` passed `check_prompt`; `entry` owns the request, as number `index` of `call`.
 
     Raises:
-        RequestError: `min_tokens` is more than what may be made.
+        RequestError: `min_tokens` is more than what may be made, or log probabilities are asked for from behind the prompt.
         ContextLengthExceeded: prompt and the new tokens the client asked for do not fit.
     """
     room = engine.context_length - len(input_ids)
     asked = obj.sampling.max_new_tokens
+    param = origin.prompt_name(index)
+    start = None if obj.logprobs is None else obj.logprobs.prompt_start
+    if start is not None and start > len(input_ids):
+        raise RequestError(f"logprob_start_len is {start}; the prompt has {len(input_ids)} tokens.", param="logprob_start_len")
     if asked is not None and asked > room:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {engine.context_length} tokens; you requested {len(input_ids) + asked} "
             f"({len(input_ids)} in the prompt, {asked} to be generated).",
-            param=origin.prompt_param,
+            param=param,
         )
     default = origin.default_max_new_tokens
     max_new_tokens = asked if asked is not None else room if default is None else min(default, room)

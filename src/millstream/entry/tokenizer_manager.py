@@ -6,6 +6,7 @@ with what the scheduler and the detokenizer send. Everything runs on one event l
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import time
@@ -193,12 +194,17 @@ class TokenizerManager:
     async def _tokenize(self, generation: Generation) -> list[TokenizedGenerateReqInput]:
         """Give every request its ids and its final form, all checked before one is sent. Equal texts are encoded once."""
         known: dict[tuple[str, bool], list[int]] = {}
-        param = generation.origin.prompt_param
+        num_chars = 0
         for state in generation.states:
             obj = state.obj
+            param = generation.origin.prompt_name(state.index)
             if obj.text is not None:
                 key = (obj.text, obj.add_special_tokens)
                 if key not in known:
+                    num_chars += len(obj.text)
+                    if known and not is_quick(num_chars):  # many short texts are as good as a long one
+                        num_chars = await asyncio.sleep(0, len(obj.text))
+                        generation.check_failures()
                     encode = partial(
                         self.prompts.encode, obj.text, add_special_tokens=obj.add_special_tokens, param=param, rid=state.rid
                     )
@@ -214,7 +220,16 @@ class TokenizerManager:
                 state.obj.sampling = msgspec.structs.replace(state.obj.sampling, seed=self._new_seed())
         call = generation.rid if len(generation.states) > 1 else ""
         return [
-            finalize(state.obj, state.input_ids, self.engine, generation.origin, slot=state.slot, entry=self._entry, call=call)
+            finalize(
+                state.obj,
+                state.input_ids,
+                self.engine,
+                generation.origin,
+                index=state.index,
+                slot=state.slot,
+                entry=self._entry,
+                call=call,
+            )
             for state in generation.states
         ]
 
