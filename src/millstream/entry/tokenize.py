@@ -165,19 +165,21 @@ def slices(text: str) -> Iterator[str]:
         start = end
 
 
-def check_prompt(input_ids: list[int], engine: EngineInfo, param: str, *, is_ours: bool = False) -> None:
+def check_prompt(
+    input_ids: list[int], engine: EngineInfo, param: str, *, is_ours: bool = False, is_prompt_only: bool = False
+) -> None:
     """Check a prompt's ids. With `is_ours` they come from our own tokenizer and are in the vocabulary.
 
     Raises:
         RequestError: there are none, or one is outside the vocabulary.
-        ContextLengthExceeded: no room is left for a single new token.
+        ContextLengthExceeded: it does not fit, with room for a single new token unless it `is_prompt_only`.
     """
     if not input_ids:
         raise RequestError("The prompt is empty: it has no tokens.", param=param)
-    if len(input_ids) >= engine.context_length:
+    if len(input_ids) > engine.context_length - (not is_prompt_only):
         raise ContextLengthExceeded(
             f"This model's maximum context length is {engine.context_length} tokens; "
-            f"the prompt has {len(input_ids)} tokens, which leaves no room for an answer.",
+            f"the prompt has {len(input_ids)} tokens{'' if is_prompt_only else ', which leaves no room for an answer'}.",
             param=param,
         )
     if not is_ours and (min(input_ids) < 0 or max(input_ids) >= engine.vocab_size):
@@ -204,11 +206,8 @@ def finalize(
         ContextLengthExceeded: prompt and the new tokens the client asked for do not fit.
     """
     room = engine.context_length - len(input_ids)
-    asked = obj.sampling.max_new_tokens
+    asked = 0 if obj.is_prompt_only else obj.sampling.max_new_tokens
     param = origin.prompt_name(index)
-    start = None if obj.logprobs is None else obj.logprobs.prompt_start
-    if start is not None and start > len(input_ids):
-        raise RequestError(f"logprob_start_len is {start}; the prompt has {len(input_ids)} tokens.", param="logprob_start_len")
     if asked is not None and asked > room:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {engine.context_length} tokens; you requested {len(input_ids) + asked} "

@@ -211,7 +211,7 @@ class TokenizerManager:
                     known[key] = await (encode() if is_quick(len(obj.text)) else generation.unless_ended(encode))
                 state.input_ids = known[key]
             is_ours = obj.text is not None and self.tokenizer.vocab_size <= self.engine.vocab_size
-            check_prompt(state.input_ids, self.engine, param, is_ours=is_ours)
+            check_prompt(state.input_ids, self.engine, param, is_ours=is_ours, is_prompt_only=obj.is_prompt_only)
             obj.timing.tokenized = self._clock()
         for state in generation.states:
             if state.failure is not None:  # ended while it was being tokenised

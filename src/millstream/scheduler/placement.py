@@ -133,7 +133,7 @@ class Placement:
             row = req.row
             row.start = start
             row.end = end
-            row.sample = end == len(req.token_ids)
+            row.sample = end == len(req.token_ids) and not req.is_prompt_only
             row.banned_token_ids = req.end_rule.banned_token_ids(req.num_output_tokens) if row.sample else ()
             row.copies = ()
         for (req, known), lease in zip(step.admit, leases, strict=True):

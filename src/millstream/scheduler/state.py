@@ -114,6 +114,11 @@ class Req:
         )
 
     @property
+    def is_prompt_only(self) -> bool:
+        """Whether it ends, without a token, once its prompt is computed."""
+        return self.max_new_tokens == 0
+
+    @property
     def num_forkable(self) -> int:
         """Tokens that another choice of the same prompt may have computed for it: the last of all is always computed."""
         return min(self.num_prompt_tokens, len(self.token_ids) - 1)

@@ -16,7 +16,7 @@ from millstream.entry.generation import Generation
 from millstream.entry.native.batch import Batch
 from millstream.entry.native.json_list import JsonList, JsonText
 from millstream.entry.native.logprobs import LogprobLists, LogprobWish
-from millstream.entry.sse import event
+from millstream.entry.sse import DONE, error_event, event
 from millstream.entry.state import ReqState
 from millstream.entry.whole import Whole
 from millstream.messages import Abort, FinishReason, Length, RowDetails, Stop, TextRow
@@ -157,8 +157,12 @@ class AnswerStream:
         return failure_of(finish)
 
     def closing(self) -> bytes:
-        """Nothing."""
-        return b""
+        """`[DONE]`."""
+        return DONE
+
+    def broken(self, failure: Failure) -> bytes:
+        """An error event."""
+        return error_event(failure)
 
 
 def _finish_reason(finish: FinishReason) -> dict[str, Any]:

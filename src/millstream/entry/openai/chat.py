@@ -30,6 +30,8 @@ async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequ
     service.check_ready()
     model = service.resolve_model(request.model)
     check_choices(request.n, prompts=1, places=service.places)
+    if request.max_tokens is not None and request.max_tokens < 1:
+        raise RequestError(f"max_tokens is {request.max_tokens}; it must be at least 1.", param="max_tokens")
     check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
     rid = resolve_rid(request.rid)
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
