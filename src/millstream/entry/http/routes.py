@@ -1,4 +1,4 @@
-"""The table of routes: what answers what, which fields a body has, whose key it takes. The app follows it, docs come from it."""
+"""The table of routes: what answers what, which fields a body has, whose key it takes. The app follows it; docs too."""
 
 from __future__ import annotations
 

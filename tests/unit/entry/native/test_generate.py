@@ -10,6 +10,7 @@ import pytest
 from millstream.messages import Length, Stop, TokenizedGenerateReqInput
 from tests.support.asgi import Call, post, run
 from tests.support.engine import Entry
+from tests.support.native import join
 
 PROMPTS: dict[str, dict[str, Any]] = {
     "text": {"text": "hi"},
@@ -76,18 +77,6 @@ def test_a_stream_says_what_the_whole_answer_says(
             assert all(event["meta_info"]["finish_reason"] is None for event in events[:-1])
 
     run(scenario())
-
-
-def join(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """The events of an incremental stream as the whole answer: lists and texts joined, the rest as the last one says."""
-    joined = events[-1]
-    joined["text"] = "".join(event["text"] for event in events)
-    for name in ("output_ids", "prompt_token_ids"):
-        joined[name] = [item for event in events for item in event[name]]
-    for name in joined["meta_info"]:
-        if name.endswith("_logprobs"):
-            joined["meta_info"][name] = [item for event in events for item in event["meta_info"][name]]
-    return joined
 
 
 def test_a_batch_gives_each_prompt_what_is_its_own_and_answers_in_order() -> None:
