@@ -18,6 +18,8 @@ from millstream.messages import (
     BatchStrOutput,
     EngineInfo,
     FinishReason,
+    FlushReply,
+    FlushReq,
     Length,
     ProcessState,
     Rejection,
@@ -73,6 +75,8 @@ class FakeEngine:
         self.sent: list[Any] = []
         self.handle: Callable[[Any], None] = lambda message: None
         self.answer: Callable[[TokenizedGenerateReqInput], None] = self.say("Hel", "lo")
+        self.num_live = 0  # what it says to a flush
+        self.num_steps = 7
         self._made: dict[str, int] = {}
         self._tasks: list[asyncio.Future[None]] = []
         self._slots: dict[str, int] = {}  # of those that have had a row
@@ -84,6 +88,9 @@ class FakeEngine:
         if isinstance(message, TokenizedGenerateReqInput):
             self._slots.pop(message.rid, None)  # of an earlier request
             asyncio.get_running_loop().call_soon(self.answer, message)
+        elif isinstance(message, FlushReq):
+            pages = 0 if self.num_live else 3
+            asyncio.get_running_loop().call_soon(self.handle, FlushReply(message.id, self.num_live, pages))
         elif isinstance(message, StatsReq):
             asyncio.get_running_loop().call_soon(self.handle, self._stats(message.id))
 
@@ -167,7 +174,7 @@ class FakeEngine:
     def _stats(self, number: int) -> StatsReply:
         return StatsReply(
             id=number, scheduler_requests=2, waiting=1, running=1, pages_total=64, pages_free=60, pages_cached=3,
-            steps=7, retractions=0, detokenizer_requests=1, dropped_rows=0,
+            steps=self.num_steps, retractions=5, preemptions=2, detokenizer_requests=1, dropped_rows=0,
         )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ class Origin:
     choices_per_item: int | None = None
     request_id: str | None = None  # the client's own id, only echoed and logged
     default_max_new_tokens: int | None = None
+    is_probe: bool = False  # nobody's request: the server asks itself
 
     def prompt_name(self, index: int) -> str:
         """What the client calls the prompt of request number `index`."""

@@ -236,5 +236,6 @@ def finalize(
         logprobs=obj.logprobs,
         wants_embedding=obj.wants_embedding,
         input_embeds=obj.input_embeds,
+        is_probe=obj.is_probe,
         timing=obj.timing,
     )

@@ -34,6 +34,7 @@ from millstream.messages import (
     AdmissionOutput,
     BatchStrOutput,
     EngineInfo,
+    FlushReply,
     GenerateReqInput,
     LedgerQuery,
     ProgressOutput,
@@ -76,6 +77,7 @@ class TokenizerManager:
         self.prompts = PromptEncoder(tokenizer, engine.context_length, self.ledger)
         self.retry_after_s = 1  # what somebody refused now is told; the scheduler knows
         self.late_rows_dropped = 0
+        self.tokens_at = 0.0  # when the last token of any request came
         self.registry = Registry(ledger=self.ledger, max_live=max_live, retry_after_s=lambda: self.retry_after_s)
         self.endings = Endings(registry=self.registry, to_scheduler=to_scheduler, entry=entry, clock=clock, grace_s=end_grace_s)
         self.questions = Questions(to_scheduler=to_scheduler, entry=entry)
@@ -89,7 +91,7 @@ class TokenizerManager:
             AdmissionOutput: self._take_verdicts,
             AbortNotice: self._take_notice,
             ProgressOutput: self._take_progress,
-            **dict.fromkeys((StatsReply, AbortOthersReply, WorkerReply), self.questions.answer),
+            **dict.fromkeys((StatsReply, AbortOthersReply, FlushReply, WorkerReply), self.questions.answer),
         }
 
     async def generate_request(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:
@@ -244,6 +246,8 @@ class TokenizerManager:
                 self.endings.fail(*live, failure_of_rejection(rejection))
 
     def _take_texts(self, texts: BatchStrOutput) -> None:
+        if texts.columns or any(row.token_ids for row in texts.rows):
+            self.tokens_at = self._clock()
         for columns in texts.columns:
             self._take_columns(columns)
         self._take_rows(texts.rows)

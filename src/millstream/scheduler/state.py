@@ -52,6 +52,7 @@ class Req:
         "final_row",
         "held_back",
         "is_prefilling",
+        "is_probe",
         "is_promoted",
         "lease",
         "max_new_tokens",
@@ -81,6 +82,7 @@ class Req:
         self.rank = (1, -self.priority, arrival)  # the least goes first: in the queue, for pages and for the tokens of a step
         self.num_preempted = 0
         self.num_retracted = 0  # preempted or not
+        self.is_probe = message.is_probe
         self.slot = message.slot
         self.entry = message.entry
         self.call = message.call

@@ -37,7 +37,8 @@ def test_without_a_key_nothing_is_answered_but_probes(path: str, authorization: 
                 assert response.headers["www-authenticate"] == "Bearer"
                 assert (response.error["type"], response.error["code"]) == ("invalid_request_error", "invalid_api_key")
                 assert "wrong" not in response.content.decode()
-        assert entry.engine.sent == []
+        if path != "/health_generate":  # which makes a token of its own, for probes have no keys
+            assert entry.engine.sent == []
 
     run(scenario())
 
