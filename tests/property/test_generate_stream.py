@@ -60,7 +60,7 @@ def calls(draw: st.DrawFn) -> tuple[dict[str, Any], list[list[tuple[str, list[in
 
 async def answer_of(body: dict[str, Any], made: Any, prompt: Logprobs | None, turns: list[int], is_open: list[bool]) -> Any:
     """The answer of an entry to which these rows come, with so many turns of the loop between them."""
-    entry = Entry(has_logprobs=True)
+    entry = Entry()
     short = ShortWay()
     wants = "return_logprob" in body
 

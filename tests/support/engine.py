@@ -47,7 +47,7 @@ PROCESSES = ("entry-0", "scheduler", "detokenizer")
 
 
 def engine_info(
-    context_length: int = CONTEXT_LENGTH, max_running_requests: int = 8, *, has_logprobs: bool = False
+    context_length: int = CONTEXT_LENGTH, max_running_requests: int = 8, *, has_logprobs: bool = True
 ) -> EngineInfo:
     return EngineInfo(
         vocab_size=TOKENIZER.vocab_size,
@@ -194,7 +194,7 @@ class Entry:
         max_running_requests: int = 8,
         tokenizer: Any = TOKENIZER,
         number: int = 0,
-        has_logprobs: bool = False,
+        has_logprobs: bool = True,
     ) -> None:
         self.engine = FakeEngine()
         config = dataclasses.replace(config or ServerConfig(), strict_ledger=True)

@@ -32,7 +32,7 @@ class Origin:
     model: str
     prompt_param: str  # what the client calls its prompt
     choices_per_item: int | None = None
-    request_id: str | None = None  # the client's own id, only echoed and logged
+    request_id: str | None = None  # of the HTTP request, only answered and logged
     default_max_new_tokens: int | None = None
     is_probe: bool = False  # nobody's request: the server asks itself
 

@@ -162,7 +162,7 @@ def cases() -> list[tuple[dict[str, Any], str]]:
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
 def test_every_wrong_value_is_a_400_that_names_it_and_nothing_is_sent(stream: bool) -> None:
     async def scenario() -> list[str]:
-        entry = Entry(has_logprobs=True)
+        entry = Entry()
         wrong = []
         for body, param in cases():
             response = await post(entry.app, "/generate", {"stream": stream, **body})
@@ -188,7 +188,7 @@ def test_every_wrong_value_is_a_400_that_names_it_and_nothing_is_sent(stream: bo
 
 def test_log_probabilities_are_refused_by_name_where_the_executor_has_none() -> None:
     async def scenario() -> None:
-        response = await post(Entry().app, "/generate", {"text": "a", "return_logprob": True})
+        response = await post(Entry(has_logprobs=False).app, "/generate", {"text": "a", "return_logprob": True})
         assert (response.status, response.error["param"]) == (400, "return_logprob")
         assert response.error["code"] == "unsupported_parameter"
 

@@ -23,7 +23,7 @@ def told(*values: float, top: int = 0, asked: int = 0) -> Logprobs:
 
 async def ask(body: dict[str, Any], *, top: int = 0, asked: int = 0) -> tuple[Entry, Any]:
     """The answer where two tokens, 40 and 41, come in two rows, the first with what is told of the prompt."""
-    entry = Entry(has_logprobs=True)
+    entry = Entry()
 
     def answer(sent: Any) -> None:
         params = sent.logprobs or LogprobParams()
@@ -150,7 +150,7 @@ def test_each_prompt_of_a_batch_is_told_what_it_asked_for() -> None:
 
 def test_a_request_aborted_before_its_first_token_has_empty_lists() -> None:
     async def scenario() -> None:
-        entry = Entry(has_logprobs=True)
+        entry = Entry()
 
         def answer(sent: Any) -> None:
             entry.engine.accept(sent.rid)
