@@ -46,13 +46,14 @@ class Part:
                 wish, state.input_ids, lambda token_id: tokenizer.decode([token_id], skip_special_tokens=False)
             )
 
-    def add(self, text: str, token_ids: Sequence[int], details: RowDetails | None) -> None:
-        """Take what was made."""
+    def add(self, text: str, token_ids: Sequence[int], details: RowDetails | None, finish: FinishReason | None) -> None:
+        """Take what was made; `finish` where that is all."""
         if text:
             self._text.append(text)
         self._ids.extend(token_ids)
         if self._logprobs is not None:
-            self._logprobs.add(token_ids, details)
+            has_prompt = bool(token_ids) or isinstance(finish, Stop | Length)  # an abort may come before the prompt is read
+            self._logprobs.add(token_ids, details, has_prompt=has_prompt)
 
     def clear(self) -> None:
         """Forget what was taken: the client has been told."""
@@ -115,7 +116,7 @@ def whole_answer(parts: Sequence[Part], made: Sequence[Whole], now: float, *, is
     """The body of an answer that is not streamed: one object, or a list of them in order."""
     objects = []
     for part, each in zip(parts, made, strict=True):
-        part.add(each.text, each.token_ids, each.details)
+        part.add(each.text, each.token_ids, each.details, each.finish)
         objects.append(part.json(each.finish, now))
         part.clear()
     return b"[%b]" % b",".join(objects) if is_list else objects[0]
@@ -143,7 +144,7 @@ class AnswerStream:
         if failed and not row.text and not row.token_ids:
             return b""
         part = self._parts[index]
-        part.add(row.text, row.token_ids, row.details)
+        part.add(row.text, row.token_ids, row.details, row.finish)
         data = part.json(None if failed else row.finish, self._clock(), index if self._is_list else None)
         if self._is_incremental:
             part.clear()

@@ -73,9 +73,9 @@ class LogprobLists:
         kinds = ["token", *(["top"] if self._params.top else []), *(["token_ids"] if self._params.token_ids else [])]
         self._lists = {f"{side}_{kind}_logprobs": JsonList() for side in ("input", "output") for kind in kinds}
 
-    def add(self, token_ids: Sequence[int], details: RowDetails | None) -> None:
-        """Take what a row tells of its `token_ids`, and of the prompt."""
-        if not self._is_prompt_told and (token_ids or details is not None):
+    def add(self, token_ids: Sequence[int], details: RowDetails | None, *, has_prompt: bool) -> None:
+        """Take what a row tells of its `token_ids`, and of the prompt. With `has_prompt` that has been computed."""
+        if has_prompt and not self._is_prompt_told:
             self._is_prompt_told = True
             self._add_prompt(None if details is None else details.prompt_logprobs)
         if details is not None and details.logprobs is not None:

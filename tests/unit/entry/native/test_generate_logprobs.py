@@ -148,6 +148,40 @@ def test_each_prompt_of_a_batch_is_told_what_it_asked_for() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("ids", [[5], [5, 6]])
+def test_a_prompt_alone_is_told_though_nothing_is_made(ids: list[int]) -> None:
+    async def scenario() -> None:
+        entry = Entry()
+
+        def answer(sent: Any) -> None:
+            assert sent.max_new_tokens == 0
+            entry.engine.accept(sent.rid)
+            details = RowDetails(None, told(-1.0)) if len(ids) > 1 else None
+            entry.engine.row(sent.rid, "", finish=Length(0), ids=[], details=details)
+
+        entry.engine.answer = answer
+        body = {"input_ids": ids, "return_logprob": True, "logprob_start_len": 0, "sampling_params": {"max_new_tokens": 0}}
+        plain = (await post(entry.app, "/generate", body)).body
+        (streamed,) = (await post(entry.app, "/generate", {**body, "stream": True})).chunks
+        for meta in (plain["meta_info"], streamed["meta_info"]):
+            assert meta["input_token_logprobs"] == [[None, 5, None], [-1.0, 6, None]][: len(ids)]
+            assert (meta["output_token_logprobs"], meta["completion_tokens"]) == ([], 0)
+            assert meta["finish_reason"] == {"type": "length", "length": 0}
+
+    run(scenario())
+
+
+def test_a_prompt_alone_may_fill_the_context() -> None:
+    async def scenario() -> None:
+        entry = Entry(context_length=8)
+        entry.engine.answer = entry.engine.say("", finish=Length(0))
+        for count, max_new, status in ((8, 0, 200), (9, 0, 400), (8, 1, 400), (7, 1, 200)):
+            body = {"input_ids": [[5] * count], "sampling_params": {"max_new_tokens": max_new}}
+            assert (await post(entry.app, "/generate", body)).status == status
+
+    run(scenario())
+
+
 def test_a_request_aborted_before_its_first_token_has_empty_lists() -> None:
     async def scenario() -> None:
         entry = Entry()
