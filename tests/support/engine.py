@@ -166,7 +166,7 @@ class FakeEngine:
         if finish is None and ids and not is_first and details is None:
             self.handle(BatchStrOutput([], [TextColumns(pack_slots([slot]), pack_ids(ids), len(ids), [text])]))
         else:
-            self.handle(BatchStrOutput([TextRow(rid, slot, text, ids, usage, finish, timing, None, details)]))
+            self.handle(BatchStrOutput([TextRow(rid, slot, text, ids, usage, finish, timing, details=details)]))
 
     def end(self, rid: str, cause: Any = "client_gone", message: str = "The request was aborted.", status: int = 500) -> None:
         self.row(rid, "", finish=Abort(cause, message, status), ids=[])
