@@ -42,8 +42,9 @@ class Part:
             self._prompt_ids.extend(state.input_ids)
         self._logprobs: LogprobLists | None = None
         if wish is not None:
+            single = tokenizer.single
             self._logprobs = LogprobLists(
-                wish, state.input_ids, lambda token_id: tokenizer.decode([token_id], skip_special_tokens=False)
+                wish, state.input_ids, lambda token_id: single.of(token_id).decode("utf-8", "replace")
             )
 
     def add(self, text: str, token_ids: Sequence[int], details: RowDetails | None, finish: FinishReason | None) -> None:

@@ -66,7 +66,6 @@ class LogprobLists:
     def __init__(self, wish: LogprobWish, prompt_ids: Sequence[int], text_of: Callable[[int], str]) -> None:
         self._params = wish.params
         self._text_of = text_of if wish.has_text else None
-        self._texts: dict[int, str] = {}
         self._prompt_ids = prompt_ids
         self._is_prompt_told = wish.params.prompt_start is None
         self._num_told = 0  # of the answer's tokens
@@ -117,9 +116,4 @@ class LogprobLists:
         return [(value, token_id, self._text(token_id)) for value, token_id in zip(values, token_ids, strict=True)]
 
     def _text(self, token_id: int) -> str | None:
-        if self._text_of is None:
-            return None
-        text = self._texts.get(token_id)
-        if text is None:
-            text = self._texts[token_id] = self._text_of(token_id)
-        return text
+        return None if self._text_of is None else self._text_of(token_id)
