@@ -14,7 +14,7 @@ import msgspec
 from millstream.entry.failure import Failure, failure_of_abort
 from millstream.entry.generation import Generation
 from millstream.entry.native.batch import Batch
-from millstream.entry.native.json_list import JsonList, JsonText
+from millstream.entry.native.json_parts import JsonList, JsonText
 from millstream.entry.native.logprobs import LogprobLists, LogprobWish
 from millstream.entry.sse import DONE, error_event, event
 from millstream.entry.state import ReqState
@@ -22,6 +22,7 @@ from millstream.entry.whole import Whole
 from millstream.messages import Abort, FinishReason, Length, RowDetails, Stop, TextRow
 from millstream.text.tokenizer import Tokenizer
 
+_encode = msgspec.json.encode
 WEIGHT_VERSION = "default"  # SGLang's word for weights that never changed since the start; ours cannot
 
 
@@ -40,6 +41,8 @@ class Part:
         self._prompt_ids = JsonList() if shows_prompt else None
         if self._prompt_ids is not None:
             self._prompt_ids.extend(state.input_ids)
+        self._known: tuple[int, ...] = ()  # what `_members` was made from
+        self._members = b""
         self._logprobs: LogprobLists | None = None
         if wish is not None:
             single = tokenizer.single
@@ -66,38 +69,52 @@ class Part:
             self._logprobs.clear()
 
     def json(self, finish: FinishReason | None, now: float, index: int | None = None) -> bytes:
-        """The object; `finish` is how the request ended, where it has, by `now`. `index` is its place among several."""
-        answer: dict[str, Any] = {
-            "text": self._text.raw(),
-            "output_ids": self._ids.raw(),
-            "meta_info": self._meta_info(finish, now),
-        }
-        if self._prompt_ids is not None:
-            answer["prompt_token_ids"] = self._prompt_ids.raw()
-        if index is not None:
-            answer["index"] = index
-        return msgspec.json.encode(answer)
+        """The object; `finish` is how the request ended, where it has, by `now`. `index` is its place among several.
 
-    def _meta_info(self, finish: FinishReason | None, now: float) -> dict[str, Any]:
+        Put together by hand: every token of every stream passes here.
+        """
+        state = self._state
+        ended = b""
+        if finish is not None:
+            ended = b',"e2e_latency":%b' % _encode(now - state.obj.timing.received)
+        return b"".join(
+            (
+                b'{"text":"',
+                self._text.content,
+                b'","output_ids":[',
+                self._ids.items,
+                b'],"meta_info":{"finish_reason":',
+                b"null" if finish is None else _encode(_finish_reason(finish)),
+                b',"completion_tokens":%d' % state.num_handed_on,
+                self._facts(),
+                ended,
+                b"" if self._logprobs is None else self._logprobs.members(),
+                b"}",
+                b"" if self._prompt_ids is None else b',"prompt_token_ids":%b' % self._prompt_ids.json(),
+                b"" if index is None else b',"index":%d' % index,
+                b"}",
+            )
+        )
+
+    def _facts(self) -> bytes:
+        """The members of `meta_info` that stay the same from event to event, nearly always; a comma before each."""
         usage = self._state.usage
         assert usage is not None  # it came with the row
-        meta: dict[str, Any] = {
-            "id": self._state.rid,
-            "finish_reason": None if finish is None else _finish_reason(finish),
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": self._state.num_handed_on,
-            "cached_tokens": usage.cached_tokens,
-            "cached_tokens_details": {"device": usage.cached_tokens, "host": 0},  # there is no other cache than on the device
-            "num_retractions": usage.retractions,
-            "weight_version": WEIGHT_VERSION,
-        }
-        if usage.verify_steps:
-            meta["spec_verify_ct"] = usage.verify_steps
-        if finish is not None:
-            meta["e2e_latency"] = now - self._state.obj.timing.received
-        if self._logprobs is not None:
-            meta.update(self._logprobs.members())
-        return meta
+        facts = (usage.prompt_tokens, usage.cached_tokens, usage.retractions, usage.verify_steps)
+        if facts != self._known:
+            self._known = facts
+            members: dict[str, Any] = {
+                "id": self._state.rid,
+                "prompt_tokens": usage.prompt_tokens,
+                "cached_tokens": usage.cached_tokens,
+                "cached_tokens_details": {"device": usage.cached_tokens, "host": 0},  # there is no cache but on the device
+                "num_retractions": usage.retractions,
+                "weight_version": WEIGHT_VERSION,
+            }
+            if usage.verify_steps:
+                members["spec_verify_ct"] = usage.verify_steps
+            self._members = b"," + _encode(members)[1:-1]
+        return self._members
 
 
 def make_parts(generation: Generation, batch: Batch, *, shows_prompt: bool, tokenizer: Tokenizer) -> list[Part]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from millstream.entry.native.json_list import JsonList
+from millstream.entry.native.json_parts import JsonList
 from millstream.errors import RequestError
 from millstream.messages import EngineInfo, LogprobParams, Logprobs, RowDetails
 from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
@@ -81,10 +81,10 @@ class LogprobLists:
             self._num_told += len(details.logprobs.chosen)
             self._add("output", token_ids, details.logprobs)
 
-    def members(self) -> dict[str, Any]:
-        """What `meta_info` has beside its counts."""
-        lists = {name: values.raw() for name, values in self._lists.items()}
-        return {**lists, "output_token_logprobs_length": self._num_told}
+    def members(self) -> bytes:
+        """What `meta_info` has beside its counts, a comma before each."""
+        lists = [part for name, values in self._lists.items() for part in (b',"%b":' % name.encode(), values.json())]
+        return b"".join((*lists, b',"output_token_logprobs_length":%d' % self._num_told))
 
     def clear(self) -> None:
         """Forget the items so far: they are told."""
