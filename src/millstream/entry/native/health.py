@@ -58,32 +58,40 @@ async def _prove(service: Service, manager: TokenizerManager) -> str | None:
     """See to a sign of life within `MAX_LIMIT_S`; returns why there is none, where that is known earlier."""
     started = service.clock()
     token = asyncio.create_task(_make_token(service, manager, started))
-    num_steps: int | None = None
+    steps = asyncio.create_task(_sees_steps(manager))
     try:
         while service.clock() - started < MAX_LIMIT_S:
-            await asyncio.wait((token,), timeout=LOOK_EVERY_S)
-            if manager.tokens_at >= started:
+            if pending := [task for task in (token, steps) if not task.done()]:
+                await asyncio.wait(pending, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(LOOK_EVERY_S)
+            if manager.tokens_at >= started or any(task.done() and task.result() for task in (token, steps)):
                 return None
-            if token.done() and (why := token.result()) is not None:
-                return why
-            before, num_steps = num_steps, await _num_steps(manager)
-            if before is not None and num_steps is not None and num_steps > before:
-                return None
+    except EngineDeadError as error:
+        return error.message
     finally:
         token.cancel()
+        steps.cancel()
     return "No token was made."
 
 
-async def _num_steps(manager: TokenizerManager) -> int | None:
-    """How many steps the engine has made, by way of scheduler and detokenizer; None: no answer."""
+async def _sees_steps(manager: TokenizerManager) -> bool:
+    """Wait until the engine has ended a step, as scheduler and detokenizer say; False: they do not answer."""
     try:
-        return (await manager.questions.stats()).steps
+        first = (await manager.questions.stats(MAX_LIMIT_S)).steps
+        while (await manager.questions.stats(MAX_LIMIT_S)).steps == first:
+            await asyncio.sleep(LOOK_EVERY_S)
     except EngineDeadError:
-        return None
+        return False
+    return True
 
 
-async def _make_token(service: Service, manager: TokenizerManager, now: float) -> str | None:
-    """Have one token made. Returns why that failed, where it says that none can be; a full server is no such reason."""
+async def _make_token(service: Service, manager: TokenizerManager, now: float) -> bool:
+    """Have one token made; False: the server is full, which says nothing.
+
+    Raises:
+        EngineDeadError: that failed, and why.
+    """
     request = GenerateReqInput(
         rid=f"{RID_PREFIX}{uuid.uuid4().hex}",
         input_ids=PROMPT,
@@ -98,9 +106,11 @@ async def _make_token(service: Service, manager: TokenizerManager, now: float) -
         with release_after(manager, generation):
             await collect(generation, failure_of)
     except OverloadError:
-        return None
+        return False
     except MillstreamError as error:
-        return error.message
+        raise EngineDeadError(error.message) from None
     except RequestFailed as error:
-        return None if error.failure.status == OverloadError.status else error.failure.message
-    return None
+        if error.failure.status == OverloadError.status:
+            return False
+        raise EngineDeadError(error.failure.message) from None
+    return True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from millstream.entry.native.json_parts import JsonList
-from millstream.errors import RequestError
+from millstream.errors import InvariantError, RequestError
 from millstream.messages import EngineInfo, LogprobParams, Logprobs, RowDetails
 from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
 from millstream.messages.sampling import verify_token_ids
@@ -96,7 +97,8 @@ class LogprobLists:
         start = self._params.prompt_start or 0
         if start == 0:
             first = self._prompt_ids[0]
-            self._lists["input_token_logprobs"].extend([(None, first, self._text(first))])
+            text = None if self._text_of is None else self._text_of(first)
+            self._lists["input_token_logprobs"].extend([(None, first, text)])
             for name in ("input_top_logprobs", "input_token_ids_logprobs"):
                 if name in self._lists:
                     self._lists[name].extend([None])
@@ -113,7 +115,7 @@ class LogprobLists:
             self._lists[f"{side}_token_ids_logprobs"].extend([self._triples(values, ids) for values in told.asked])
 
     def _triples(self, values: Sequence[float], token_ids: Sequence[int]) -> list[Triple]:
-        return [(value, token_id, self._text(token_id)) for value, token_id in zip(values, token_ids, strict=True)]
-
-    def _text(self, token_id: int) -> str | None:
-        return None if self._text_of is None else self._text_of(token_id)
+        if len(values) != len(token_ids):
+            raise InvariantError(f"{len(values)} log probabilities for {len(token_ids)} tokens")
+        texts = repeat(None) if self._text_of is None else map(self._text_of, token_ids)
+        return list(zip(values, token_ids, texts, strict=False))  # a prompt may have a million of them

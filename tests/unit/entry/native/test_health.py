@@ -125,6 +125,19 @@ def test_a_generation_that_fails_is_503_with_its_reason() -> None:
     run(scenario())
 
 
+def test_a_probe_that_somebody_aborted_was_answered_all_the_same() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        asked = ask(entry)
+        await entry.engine.wait_sent(TokenizedGenerateReqInput)
+        await post(entry.app, "/abort_request", {"abort_all": True})
+        entry.engine.end(entry.engine.requests[0].rid, "aborted")
+        assert (await asked.response()).status == 200
+
+    run(scenario())
+
+
 def test_the_death_of_the_scheduler_ends_the_wait() -> None:
     async def scenario() -> None:
         entry = Entry()
