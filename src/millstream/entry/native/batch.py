@@ -58,6 +58,10 @@ async def read_batch(request: GenerateRequest, engine: EngineInfo, places: int) 
     name, prompts, is_batch = _prompts(request)
     if len(prompts) > places:
         raise RequestError(f"{name} has {len(prompts)} prompts; at most {places} are allowed.", param=name)
+    names = [f"{name}[{index}]" if is_batch else name for index in range(len(prompts))]
+    for param, prompt in zip(names, prompts, strict=True):
+        if isinstance(prompt, list):
+            check_prompt(prompt, engine, param, is_prompt_only=True)
     spread = _Spread(len(prompts) if is_batch else None)
     sampling, n = await _sampling(request.sampling_params, spread, engine)
     if n * len(prompts) > places:
@@ -65,10 +69,9 @@ async def read_batch(request: GenerateRequest, engine: EngineInfo, places: int) 
             f"{len(prompts)} prompts with n = {n} make {n * len(prompts)} answers; at most {places} are allowed.",
             param="sampling_params.n",
         )
-    for index, prompt in enumerate(prompts):
-        if isinstance(prompt, list):
-            is_prompt_only = sampling[index].max_new_tokens == 0
-            check_prompt(prompt, engine, f"{name}[{index}]" if is_batch else name, is_prompt_only=is_prompt_only)
+    for param, prompt, params in zip(names, prompts, sampling, strict=True):
+        if isinstance(prompt, list) and params.max_new_tokens != 0:
+            check_prompt(prompt, engine, param)  # again: now it is known that something is to be made
     salts = spread("cache_salt", request.cache_salt)
     keys = spread("extra_key", request.extra_key)
     wishes = _wishes(request, spread, engine)
