@@ -37,6 +37,7 @@ from millstream.messages import (
     LedgerQuery,
     ProgressOutput,
     ReplayReq,
+    ResponseReply,
     StatsReply,
     TextColumns,
     TextRow,
@@ -88,7 +89,7 @@ class TokenizerManager:
             AdmissionOutput: self._take_verdicts,
             AbortNotice: self._take_notice,
             ProgressOutput: self._take_progress,
-            **dict.fromkeys((StatsReply, AbortOthersReply, WorkerReply), self.questions.answer),
+            **dict.fromkeys((StatsReply, AbortOthersReply, WorkerReply, ResponseReply), self.questions.answer),
         }
 
     async def generate_request(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:

@@ -8,7 +8,7 @@
 | `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
 | `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice` | scheduler -> entry |
-| `WorkerReq`, `WorkerReply` | entry -> entry |
+| `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply` | entry -> entry |
 | `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
@@ -44,12 +44,21 @@ from millstream.messages.text_batch import BatchStrOutput, TextRow
 from millstream.messages.timing import Timing, Usage
 from millstream.messages.token_batch import BatchTokenIDOutput, DecodeOptions, TokenRow
 from millstream.messages.tokenized import TokenizedGenerateReqInput
-from millstream.messages.workers import WorkerReply, WorkerReport, WorkerReq
+from millstream.messages.workers import ResponseReply, ResponseReq, WorkerReply, WorkerReport, WorkerReq
 
 ToScheduler = TokenizedGenerateReqInput | AbortReq | AbortOthersReq | PauseReq | ResumeReq | StatsReq | Delivered | ReplayReq
 ToDetokenizer = BatchTokenIDOutput | Replay | StatsReply
 ToEntry = (
-    BatchStrOutput | AdmissionOutput | ProgressOutput | AbortOthersReply | AbortNotice | StatsReply | WorkerReq | WorkerReply
+    BatchStrOutput
+    | AdmissionOutput
+    | ProgressOutput
+    | AbortOthersReply
+    | AbortNotice
+    | StatsReply
+    | WorkerReq
+    | WorkerReply
+    | ResponseReq
+    | ResponseReply
 )
 ToSupervisor = Ready | ChildError | Heartbeat
 FromSupervisor = ServerState | Shutdown
@@ -86,6 +95,8 @@ __all__ = [
     "Replay",
     "ReplayReq",
     "ReplayedRequest",
+    "ResponseReply",
+    "ResponseReq",
     "ResumeReq",
     "RowDetails",
     "SamplingParams",

@@ -1,6 +1,8 @@
-"""What entry workers ask each other, so that any of them can speak for the whole server."""
+"""What entry workers ask each other, so that any of them can speak for the whole server, and for the responses it keeps."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from msgspec import Struct
 
@@ -22,6 +24,9 @@ class WorkerReport(Struct, frozen=True, omit_defaults=True, gc=False):
     late_rows_dropped: int
     stream_mismatches: int
     ledger_mismatches: int
+    stored_responses: int = 0
+    stored_response_bytes: int = 0
+    evicted_responses: int = 0
     book: Book | None = None
 
 
@@ -30,3 +35,25 @@ class WorkerReply(Struct, frozen=True, tag="worker_reply", gc=False):
 
     id: int
     report: WorkerReport
+
+
+ResponseDeed = Literal["read", "delete", "cancel"]
+
+
+class ResponseReq(Struct, frozen=True, tag="response_req", gc=False):
+    """Do something with a response that another worker keeps, for a client of this one. entry -> entry; answered by a
+    `ResponseReply`.
+    """
+
+    id: int
+    entry: int  # the worker that asks
+    response_id: str
+    owner: str  # the digest of the client's API key, "" without keys: others' responses are not there
+    deed: ResponseDeed
+
+
+class ResponseReply(Struct, frozen=True, tag="response_reply", gc=False):
+    """The record of the response, as it was or has become; None: there is none. entry -> entry."""
+
+    id: int
+    record: bytes | None

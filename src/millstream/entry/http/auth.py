@@ -48,6 +48,11 @@ class KeyRing:
             )
         return is_admin
 
+    def owner(self, authorization: bytes | None) -> str:
+        """Whose what a request makes is: the digest of a key that is known, "" for everybody without one."""
+        digest = _digest(_bearer(authorization)) if self._users or self._admins else b""
+        return digest.hex() if _is_among(digest, self._users + self._admins) else ""
+
 
 def forbidden() -> Failure:
     """The key is a user's, and this takes an admin's."""

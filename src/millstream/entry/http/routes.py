@@ -22,6 +22,16 @@ from millstream.entry.native.tokenize import detokenize, tokenize
 from millstream.entry.openai.chat import chat_completions
 from millstream.entry.openai.completions import completions
 from millstream.entry.openai.protocol import CHAT, COMPLETIONS
+from millstream.entry.openai.responses.create import create_response
+from millstream.entry.openai.responses.protocol import RESPONSES
+from millstream.entry.openai.responses.stored import (
+    QUERY_LIST,
+    QUERY_READ,
+    cancel_response,
+    delete_response,
+    list_input_items,
+    read_response,
+)
 from millstream.entry.service import Service
 
 Handler = Callable[[Exchange, Service], Awaitable[None]]
@@ -72,6 +82,11 @@ ROUTES = (
     get("/v1/models/{model}", model),
     post("/v1/chat/completions", chat_completions, CHAT),
     post("/v1/completions", completions, COMPLETIONS),
+    post("/v1/responses", create_response, RESPONSES),
+    get("/v1/responses/{response_id}", read_response, query=QUERY_READ),
+    delete("/v1/responses/{response_id}", delete_response),
+    post("/v1/responses/{response_id}/cancel", cancel_response, None, is_counted=False),  # it ends requests, too
+    get("/v1/responses/{response_id}/input_items", list_input_items, query=QUERY_LIST),
     post("/generate", generate, GENERATE),
     post("/abort_request", abort_request, ABORT, is_counted=False),  # what ends requests must work where there are too many
     post("/tokenize", tokenize, TOKENIZE),
