@@ -24,10 +24,10 @@ class WorkerReport(Struct, frozen=True, omit_defaults=True, gc=False):
     late_rows_dropped: int
     stream_mismatches: int
     ledger_mismatches: int
+    book: Book | None = None
     stored_responses: int = 0
     stored_response_bytes: int = 0
     evicted_responses: int = 0
-    book: Book | None = None
 
 
 class WorkerReply(Struct, frozen=True, tag="worker_reply", gc=False):

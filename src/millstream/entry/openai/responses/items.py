@@ -14,6 +14,7 @@ from millstream.text.conversation import MAX_MESSAGES
 Item = dict[str, Any]
 
 ROLES = ("user", "assistant", "system", "developer")
+_STATUSES = ("completed", "in_progress", "incomplete")
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")  # clients send whole earlier items back, with everything they did not use
 _NEEDS_TOOLS = ("function_call", "function_call_output")
 _FIELDS = {
@@ -79,7 +80,7 @@ def _message(item: Item, where: str) -> Item:
     if not isinstance(content, list):
         raise RequestError(f"{where}.content must be a string or a list of parts.", param=f"{where}.content")
     parts = [_part(part, role, f"{where}.content[{index}]") for index, part in enumerate(content)]
-    return {"role": role, "status": "completed", "content": parts}
+    return {"role": role, "status": _status(item, where), "content": parts}
 
 
 def _part(part: Any, role: str, where: str) -> Item:
@@ -93,7 +94,10 @@ def _part(part: Any, role: str, where: str) -> Item:
     text = _string(part, "text", where)
     if role != "assistant":
         return {"type": "input_text", "text": text}
-    return {"type": "output_text", "text": text, "annotations": part.get("annotations") or [], "logprobs": []}
+    annotations = part.get("annotations") or []
+    if not isinstance(annotations, list):
+        raise RequestError(f"{where}.annotations must be a list.", param=f"{where}.annotations")
+    return {"type": "output_text", "text": text, "annotations": annotations, "logprobs": []}
 
 
 def _function_call(item: Item, where: str) -> Item:
@@ -105,7 +109,7 @@ def _function_call(item: Item, where: str) -> Item:
     if not is_object:
         raise RequestError(f"{where}.arguments must be the JSON text of an object.", param=f"{where}.arguments")
     name, call_id = _string(item, "name", where), _string(item, "call_id", where)
-    return {"call_id": call_id, "name": name, "arguments": arguments, "status": "completed"}
+    return {"call_id": call_id, "name": name, "arguments": arguments, "status": _status(item, where)}
 
 
 def _function_call_output(item: Item, where: str) -> Item:
@@ -115,7 +119,7 @@ def _function_call_output(item: Item, where: str) -> Item:
         output = "".join([part["text"] for part in parts])
     if not isinstance(output, str):
         raise RequestError(f"{where}.output must be a string or a list of text parts.", param=f"{where}.output")
-    return {"call_id": _string(item, "call_id", where), "output": output, "status": "completed"}
+    return {"call_id": _string(item, "call_id", where), "output": output, "status": _status(item, where)}
 
 
 def _reasoning(item: Item, where: str) -> Item:
@@ -126,6 +130,15 @@ def _reasoning(item: Item, where: str) -> Item:
 def _reference(item: Item, where: str) -> Item:
     _string(item, "id", where)
     return {}
+
+
+def _status(item: Item, where: str) -> str:
+    status = item.get("status") or "completed"
+    if status not in _STATUSES:
+        raise RequestError(
+            f"{where}.status is {status!r:.100}; it must be one of {', '.join(_STATUSES)}.", param=f"{where}.status"
+        )
+    return str(status)
 
 
 def _string(item: Item, name: str, where: str, default: str | None = None) -> str:

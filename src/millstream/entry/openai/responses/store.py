@@ -104,6 +104,9 @@ class ResponseStore:
 
     def _keep(self, response_id: str, record: Record) -> None:
         data = msgspec.json.encode(record)
+        if len(data) > self._max_bytes:  # all others would make room for nothing
+            self.evicted += 1
+            return
         self._kept[response_id] = (record.owner, data)
         self.bytes += len(data)
         while self._kept and (len(self._kept) > self._max_count or self.bytes > self._max_bytes):
