@@ -134,6 +134,31 @@ def test_errors_are_the_clients_own_kinds(client: openai.OpenAI) -> None:
     assert (last.response.error.code, last.response.output_text) == ("server_error", "a")
 
 
+@pytest.mark.parametrize("top", [0, 3])
+def test_log_probabilities_are_the_same_in_every_place(client: openai.OpenAI, top: int) -> None:
+    asked: dict[str, Any] = {
+        "model": MODEL, "input": script("Hel", "lo", " 🦕", "!"),
+        "include": ["message.output_text.logprobs"], "top_logprobs": top,
+    }  # fmt: skip
+    (part,) = client.responses.create(**asked).output[0].content  # type: ignore[union-attr]
+    assert part.type == "output_text"
+    assert part.logprobs is not None
+    assert bytes(byte for token in part.logprobs for byte in token.bytes).decode() == part.text == "Hello 🦕!"
+    assert {len(token.top_logprobs) for token in part.logprobs} == {top}
+    assert all(token.logprob <= 0 for token in part.logprobs)
+    events = list(client.responses.create(**asked, stream=True))
+    by_type = {event.type: event for event in events}
+    streamed = [token for event in events if event.type == "response.output_text.delta" for token in event.logprobs]
+    assert [(token.token, token.logprob) for token in streamed] == [(token.token, token.logprob) for token in part.logprobs]
+    done, part_done = by_type["response.output_text.done"], by_type["response.content_part.done"]
+    assert done.type == "response.output_text.done"
+    assert part_done.type == "response.content_part.done"
+    assert [token.model_dump() for token in done.logprobs] == [token.model_dump() for token in streamed]
+    assert part_done.part == part
+    for event in events:
+        assert not event.model_extra
+
+
 def test_the_async_client_streams_many_at_once(scripted_server: str) -> None:
     async def one(client: openai.AsyncOpenAI, text: str) -> Response:
         async with client.responses.stream(model=MODEL, input=script(*text)) as stream:

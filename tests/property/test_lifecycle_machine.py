@@ -134,7 +134,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         is_stream=st.booleans(),
         stem=st.sampled_from(STEMS),
         length=st.integers(1, 20),
-        max_new=st.integers(1, 16),
+        max_new=st.integers(0, 16),
         min_new=st.integers(0, 8),
         ignore_eos=st.booleans(),
         stop=st.sampled_from([(), STOPS]),

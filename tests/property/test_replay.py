@@ -258,7 +258,7 @@ class ReplayMachine(RuleBasedStateMachine):
         rid=st.sampled_from("abcdefgh"),
         which=st.integers(0, 1),
         start=st.integers(0, 1400),
-        max_new=st.integers(1, 60),
+        max_new=st.integers(0, 60),
         stop=st.sampled_from(STOPS),
         skip=st.booleans(),
     )

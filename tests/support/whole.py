@@ -108,6 +108,7 @@ class WholeServer:
             page_size=capabilities.page_size,
             max_running_requests=config.max_running_requests,
             executor="test",
+            has_logprobs=capabilities.has_logprobs,
         )
         self.ledgers = {name: Ledger(name, strict=True) for name in ("scheduler", "detokenizer")}
         self.pool = KVPool(num_pages=self.engine.num_pages, page_size=self.engine.page_size)

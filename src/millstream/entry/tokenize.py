@@ -18,6 +18,7 @@ import msgspec
 from millstream.entry.generation import Origin
 from millstream.errors import ContextLengthExceeded, RequestError
 from millstream.messages import EngineInfo, GenerateReqInput, TokenizedGenerateReqInput
+from millstream.messages.details import LogprobParams
 from millstream.messages.sampling import verify_token_ids
 from millstream.observe.ledger import Account, Ledger
 from millstream.text.tokenizer import Tokenizer
@@ -165,23 +166,40 @@ def slices(text: str) -> Iterator[str]:
         start = end
 
 
-def check_prompt(input_ids: list[int], engine: EngineInfo, param: str, *, is_ours: bool = False) -> None:
+def check_prompt(
+    input_ids: list[int], engine: EngineInfo, param: str, *, is_ours: bool = False, is_prompt_only: bool = False
+) -> None:
     """Check a prompt's ids. With `is_ours` they come from our own tokenizer and are in the vocabulary.
 
     Raises:
         RequestError: there are none, or one is outside the vocabulary.
-        ContextLengthExceeded: no room is left for a single new token.
+        ContextLengthExceeded: it does not fit, with room for a single new token unless it `is_prompt_only`.
     """
     if not input_ids:
         raise RequestError("The prompt is empty: it has no tokens.", param=param)
-    if len(input_ids) >= engine.context_length:
+    if len(input_ids) > engine.context_length - (not is_prompt_only):
         raise ContextLengthExceeded(
             f"This model's maximum context length is {engine.context_length} tokens; "
-            f"the prompt has {len(input_ids)} tokens, which leaves no room for an answer.",
+            f"the prompt has {len(input_ids)} tokens{'' if is_prompt_only else ', which leaves no room for an answer'}.",
             param=param,
         )
     if not is_ours and (min(input_ids) < 0 or max(input_ids) >= engine.vocab_size):
         verify_token_ids(param, input_ids, engine.vocab_size)  # slower: it finds the one to name
+
+
+def check_logprobs(params: LogprobParams, engine: EngineInfo) -> None:
+    """Check what a request wants to be told, as far as its prompt has no part in it.
+
+    Raises:
+        RequestError: the executor tells no log probabilities, or a value is out of range.
+    """
+    if not engine.has_logprobs:
+        raise RequestError(
+            f"logprobs are asked for; the executor `{engine.executor}` has none.",
+            param="logprobs",
+            code="unsupported_parameter",
+        )
+    params.verify(engine.vocab_size)
 
 
 def finalize(
@@ -199,11 +217,11 @@ def finalize(
     `input_ids` passed `check_prompt`; `entry` owns the request, as a part of `call`.
 
     Raises:
-        RequestError: `min_tokens` is more than what may be made.
+        RequestError: `min_tokens` is more than what may be made, or log probabilities are asked for outside the prompt.
         ContextLengthExceeded: prompt and the new tokens the client asked for do not fit.
     """
     room = engine.context_length - len(input_ids)
-    asked = obj.sampling.max_new_tokens
+    asked = 0 if obj.is_prompt_only else obj.sampling.max_new_tokens
     if asked is not None and asked > room:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {engine.context_length} tokens; you requested {len(input_ids) + asked} "
@@ -217,6 +235,8 @@ def finalize(
             f"min_tokens is {obj.sampling.min_new_tokens}; at most {max_new_tokens} tokens can be generated.",
             param="min_tokens",
         )
+    if obj.logprobs is not None:
+        obj.logprobs.verify_prompt(len(input_ids))
     return TokenizedGenerateReqInput(
         rid=obj.rid,
         slot=slot,

@@ -21,7 +21,7 @@ class Stop(Struct, frozen=True, tag="stop", gc=False):
 
 
 class Length(Struct, frozen=True, tag="length", gc=False):
-    """`limit` new tokens were made, the most this request may have."""
+    """`limit` new tokens were made, the most this request may have. 0: only its prompt was to be computed."""
 
     limit: int
 

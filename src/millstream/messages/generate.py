@@ -28,3 +28,8 @@ class GenerateReqInput(Struct, kw_only=True):
     wants_embedding: bool = False  # the final state of the prompt's last token; then nothing is generated
     input_embeds: bytes | None = None  # float32 `[len(input_ids), hidden]` in place of the tokens' own embeddings
     timing: Timing
+
+    @property
+    def is_prompt_only(self) -> bool:
+        """Whether the prompt is computed and nothing is made: it may then fill the whole context."""
+        return self.wants_embedding or self.sampling.max_new_tokens == 0

@@ -25,7 +25,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `verify` raises `RequestError` naming the field; nothing behind it meets an unchecked value.
     """
 
-    max_new_tokens: int | None = None  # None: up to the context limit
+    max_new_tokens: int | None = None  # None: up to the context limit; 0: the prompt is computed and nothing is made
     min_new_tokens: int = 0
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0
@@ -58,8 +58,8 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
         _between("repetition_penalty", self.repetition_penalty, 0.0, 10.0, open_low=True)
         if self.top_k != -1 and not 1 <= self.top_k <= MAX_COUNT:
             _refuse("top_k", self.top_k, f"-1 (off) or from 1 to {MAX_COUNT}")
-        if self.max_new_tokens is not None and not 1 <= self.max_new_tokens <= MAX_COUNT:
-            _refuse("max_tokens", self.max_new_tokens, f"from 1 to {MAX_COUNT}")
+        if self.max_new_tokens is not None and not 0 <= self.max_new_tokens <= MAX_COUNT:
+            _refuse("max_tokens", self.max_new_tokens, f"from 0 to {MAX_COUNT}")
         if not 0 <= self.min_new_tokens <= MAX_COUNT:
             _refuse("min_tokens", self.min_new_tokens, f"from 0 to {MAX_COUNT}")
         if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:

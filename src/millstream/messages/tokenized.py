@@ -13,8 +13,9 @@ class TokenizedGenerateReqInput(Struct, kw_only=True, omit_defaults=True, tag="g
     """One request in model terms. Answered by an `AdmissionOutput`, then by rows with exactly one final row.
 
     `input_ids` are authoritative: the scheduler never sees text and never re-tokenises. `sampling` was verified, its seed
-    is drawn, and `max_new_tokens` is resolved: `len(input_ids) + max_new_tokens` fits the context. `entry` is the number of the
-    worker that owns the request: verdicts and rows go there. `call` is the rid of its call, where that has several requests.
+    is drawn, and `max_new_tokens` is resolved: `len(input_ids) + max_new_tokens` fits the context; with 0 only the prompt is
+    computed. `entry` is the number of the worker that owns the request: verdicts and rows go there. `call` is the rid of its
+    call, where that has several requests.
     A higher `priority` goes first; the entry has checked that the server has priorities.
     """
 

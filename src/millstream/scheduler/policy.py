@@ -206,14 +206,17 @@ def _num_pages_needed(req: Req, known: Known, page_size: int) -> int:
 
 
 def _is_computing_more(leader: Req, req: Req, num_known: int, page_size: int) -> bool:
-    """Whether `leader`'s prefill will make more of `req`'s prefix known than is now: a page, or what a fork takes over."""
-    if req.family is not None and leader.family is req.family:
+    """Whether `leader`'s prefill will make more of `req`'s prefix known than is now: a page, or what a fork takes over.
+
+    Nobody forks from a prompt that is only computed: once it is, it has ended, and whole pages are what is left of it.
+    """
+    if req.family is not None and leader.family is req.family and not leader.is_prompt_only:
         return num_known < req.num_forkable
     num_tokens = (num_known // page_size + 1) * page_size
     if (
         req.namespace is None
         or leader.namespace != req.namespace
-        or num_tokens >= len(req.token_ids)
+        or num_tokens > req.num_skippable
         or num_tokens >= len(leader.token_ids)
     ):
         return False

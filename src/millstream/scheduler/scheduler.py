@@ -24,6 +24,7 @@ from millstream.messages import (
     AbortReq,
     Delivered,
     FinishReason,
+    Length,
     PauseReq,
     ProgressOutput,
     ReplayReq,
@@ -313,8 +314,12 @@ class Scheduler:
             self._end_by_abort(req, "engine_error", error)
             return
         try:
+            if req.telling is not None:
+                req.telling.take(req.row, output, index)
             req.num_computed = item.end
             if not req.row.sample:
+                if req.is_prompt_only and item.end == req.num_prompt_tokens:
+                    self._end_prompt_only(req, now)
                 return
             if req.is_prefilling:
                 self._end_prefill(req)
@@ -353,6 +358,10 @@ class Scheduler:
             self._finish(req, Stop(None), new_ids)
         else:
             self._output.add(req, new_ids, held_back=verdict.held_back)
+
+    def _end_prompt_only(self, req: Req, now: float) -> None:
+        req.timing.prefilled = req.timing.decoded = now
+        self._finish(req, Length(0))
 
     def _end_by_abort(self, req: Req, cause: AbortCause, message: str) -> None:
         # what may be the start of a stop string stays back: nobody knows now that it is none

@@ -15,6 +15,7 @@ from millstream.kv.pool import Lease
 from millstream.messages import TokenizedGenerateReqInput, TokenRow, Usage
 from millstream.observe.ledger import Account
 from millstream.scheduler.finish import EndRule
+from millstream.scheduler.telling import Telling
 
 if TYPE_CHECKING:
     from millstream.scheduler.family import Family
@@ -67,6 +68,7 @@ class Req:
         "row",
         "sampling",
         "slot",
+        "telling",
         "timing",
         "token_ids",
     )
@@ -99,6 +101,8 @@ class Req:
         self.cached_tokens: int | None = None  # prompt tokens not computed at the first admission; None before it
         self.connection: int | None = None  # to the detokenizer, that took its first row; 0: it was lost; None: no row yet
         self.final_row: TokenRow | None = None
+        # the log probabilities it asks for, or None
+        self.telling = None if message.logprobs is None else Telling(message.logprobs, self.num_prompt_tokens)
         self.row = ForwardRow(
             rid=self.rid,
             token_ids=self.token_ids,
@@ -109,12 +113,24 @@ class Req:
             sampling=self.sampling,
             seed=self.sampling.seed or 0,  # the entry draws one where the client gave none
             sample=False,
+            logprobs=message.logprobs,
         )
+
+    @property
+    def is_prompt_only(self) -> bool:
+        """Whether it ends, without a token, once its prompt is computed."""
+        return self.max_new_tokens == 0
 
     @property
     def num_forkable(self) -> int:
         """Tokens that another choice of the same prompt may have computed for it: the last of all is always computed."""
         return min(self.num_prompt_tokens, len(self.token_ids) - 1)
+
+    @property
+    def num_skippable(self) -> int:
+        """Tokens that need not be computed where their KV is known: all before the first whose logits are needed."""
+        num_tokens = len(self.token_ids) - 1
+        return num_tokens if self.telling is None else self.telling.num_skippable(num_tokens)
 
     @property
     def num_output_tokens(self) -> int:

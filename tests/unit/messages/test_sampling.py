@@ -47,7 +47,7 @@ def test_values_inside_the_ranges_pass(values: dict[str, Any]) -> None:
         ({"frequency_penalty": -2.5}, "frequency_penalty"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
         ({"repetition_penalty": NAN}, "repetition_penalty"),
-        ({"max_new_tokens": 0}, "max_tokens"),
+        ({"max_new_tokens": -1}, "max_tokens"),
         ({"max_new_tokens": -5}, "max_tokens"),
         ({"max_new_tokens": 2**63}, "max_tokens"),
         ({"min_new_tokens": 2**63}, "min_tokens"),

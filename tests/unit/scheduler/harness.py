@@ -63,6 +63,7 @@ class CheckingExecutor:
             num_pages=num_pages,
             page_size=page_size,
             eos_token_ids=frozenset({EOS}),
+            has_logprobs=True,
         )
         self._burst = burst
         self._kv: dict[tuple[int, int], int] = {}

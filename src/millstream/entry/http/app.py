@@ -13,7 +13,8 @@ from millstream.entry.http.cors import Cors
 from millstream.entry.http.errors import Header, method_not_allowed, not_found
 from millstream.entry.http.exchange import ClientGone, Exchange, Message, Receive, Send
 from millstream.entry.http.gate import Gate
-from millstream.entry.http.routes import ROUTES, Place, Route, Router
+from millstream.entry.http.route import Place, Route, Router
+from millstream.entry.http.routes import ROUTES
 from millstream.entry.service import Service
 from millstream.errors import MillstreamError
 

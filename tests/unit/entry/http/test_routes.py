@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.http.routes import ROUTES, Router, delete, get, post
+from millstream.entry.http.route import Router, delete, get, post
+from millstream.entry.http.routes import ROUTES
 from millstream.entry.service import Service
 
 

@@ -8,6 +8,7 @@ import pytest
 from openai.types import Completion
 
 from millstream.config import ServerConfig
+from millstream.messages import Length
 from tests.support.asgi import post, run
 from tests.support.engine import CONTEXT_LENGTH, TOKENIZER, Entry
 
@@ -94,8 +95,8 @@ def test_the_token_limit_is_sixteen_unless_given(body: dict[str, Any], limit: in
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("echo", True), ("suffix", "x"), ("logprobs", 0), ("logprobs", 5), ("best_of", 2), ("best_of", 1_000_000),
-        ("max_tokens", 0), ("n", 129), ("messages", []), ("prompt_embeds", "AAAA"),
+        ("suffix", "x"), ("best_of", 1_000_000),
+        ("max_tokens", -1), ("n", 129), ("messages", []), ("prompt_embeds", "AAAA"),
     ],
 )  # fmt: skip
 def test_what_is_not_done_is_refused_by_name(field: str, value: Any) -> None:
@@ -134,11 +135,29 @@ def test_more_choices_than_the_server_has_places_are_the_clients_error(body: dic
     run(scenario())
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
-def test_a_limit_of_no_tokens_is_refused_by_the_name_it_was_sent_with(name: str) -> None:
+def test_a_limit_below_none_is_refused_by_the_name_it_was_sent_with() -> None:
     async def scenario() -> None:
-        response = await post(Entry().app, PATH, {"prompt": "x", name: 0})
-        assert (response.status, response.error["param"]) == (400, name)
-        assert name in response.error["message"]
+        for name, value in (("max_tokens", -1), ("max_completion_tokens", -1)):
+            response = await post(Entry().app, PATH, {"prompt": "x", name: value})
+            assert (response.status, response.error["param"]) == (400, name)
+            assert name in response.error["message"]
+
+    run(scenario())
+
+
+def test_max_tokens_0_computes_the_prompt_alone_which_may_fill_the_context() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: entry.engine.row(sent.rid, "", ids=[], finish=Length(0))
+        response = await post(entry.app, PATH, {"prompt": [5] * CONTEXT_LENGTH, "max_tokens": 0})
+        (choice,) = response.body["choices"]
+        assert (choice["text"], choice["finish_reason"]) == ("", "length")
+        assert response.body["usage"]["prompt_tokens"] == response.body["usage"]["total_tokens"] == CONTEXT_LENGTH
+        assert entry.engine.requests[0].max_new_tokens == 0
+        refused = await post(entry.app, PATH, {"prompt": [5] * (CONTEXT_LENGTH + 1), "max_tokens": 0})
+        assert (refused.status, refused.error["code"]) == (400, "context_length_exceeded")
+        assert refused.error["message"].endswith(f"the prompt has {CONTEXT_LENGTH + 1} tokens.")
+        refused = await post(entry.app, PATH, {"prompt": [5], "max_tokens": 0, "min_tokens": 1})
+        assert (refused.status, refused.error["param"]) == (400, "min_tokens")
 
     run(scenario())

@@ -10,13 +10,14 @@ from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.call import resolve_rid
 from millstream.entry.openai.chat import render
-from millstream.entry.openai.responses.body import Draft
+from millstream.entry.openai.responses.body import Draft, Output
 from millstream.entry.openai.responses.conversation import to_messages
 from millstream.entry.openai.responses.events import ResponseStream
 from millstream.entry.openai.responses.history import conversation
 from millstream.entry.openai.responses.ids import new_response_id
 from millstream.entry.openai.responses.job import Job, failure_of
 from millstream.entry.openai.responses.protocol import RESPONSES, ResponseRequest
+from millstream.entry.openai.responses.tokens import TokenList, wanted_of
 from millstream.entry.priority import check_priority
 from millstream.entry.sampling import cache_namespace
 from millstream.entry.service import Service
@@ -47,7 +48,7 @@ async def _run(exchange: Exchange, service: Service, request: ResponseRequest, r
             await stream_answer(exchange, service, job.generation, ResponseStream(job))
         else:
             (made,) = await collect(job.generation, failure_of)
-            await exchange.send_json(job.end(made.finish, made.text))
+            await exchange.send_json(job.end_whole(made))
             job.generation.stamp_written(service.clock(), last=True)
 
 
@@ -60,6 +61,7 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
         raise RequestError(
             "`background` is refused: the server keeps no responses.", param="background", code="unsupported_parameter"
         )
+    wanted = wanted_of(request, service.manager.engine)
     response_id = new_response_id(service.entry)
     rid = response_id if request.rid is None else resolve_rid(request.rid)
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
@@ -79,11 +81,13 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
         priority=request.priority,
         deadline=deadline,
         progress=request.stream_options is not None and bool(request.stream_options.include_progress),
+        logprobs=wanted.params(),
         timing=Timing(received=received, adapted=service.clock()),
     )
     origin = Origin(api="responses", model=model, prompt_param="input", request_id=exchange.request_id)
     generation = await service.manager.generate_request(rid, [req], origin)
-    return Job(draft, generation, owner=exchange.owner, store=service.responses, manager=service.manager)
+    tokens = TokenList(wanted, service.text.tokenizer, generation.states[0])
+    return Job(draft, generation, tokens, owner=exchange.owner, store=service.responses, manager=service.manager)
 
 
 async def _render(service: Service, draft: Draft) -> str:
@@ -104,9 +108,9 @@ async def _in_background(job: Job) -> None:
         with job.running():
             try:
                 (made,) = await collect(job.generation, failure_of)
-                job.end(made.finish, made.text)
+                job.end_whole(made)
             except RequestFailed as error:
-                job.end(error.failure, "")
+                job.end(error.failure, Output())
     except Exception:
         log.exception("the background response %s failed", job.draft.id)
-        job.end(INTERNAL, "")
+        job.end(INTERNAL, Output())

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 
 from millstream.entry.failure import Failure, failure_of_abort
 from millstream.entry.generation import Generation
-from millstream.entry.openai.responses.body import Draft, Json, usage_of
+from millstream.entry.openai.responses.body import Draft, Json, Output, usage_of
 from millstream.entry.openai.responses.store import Live, Record, ResponseStore
+from millstream.entry.openai.responses.tokens import TokenList
 from millstream.entry.release import release_after
 from millstream.entry.state import Phase
 from millstream.entry.tokenizer_manager import TokenizerManager
+from millstream.entry.whole import Whole
 from millstream.messages import Abort, FinishReason
 
 
@@ -23,10 +25,18 @@ class Job:
     """One response that is being made, owned by the API key with digest `owner`."""
 
     def __init__(
-        self, draft: Draft, generation: Generation, *, owner: str, store: ResponseStore, manager: TokenizerManager
+        self,
+        draft: Draft,
+        generation: Generation,
+        tokens: TokenList,
+        *,
+        owner: str,
+        store: ResponseStore,
+        manager: TokenizerManager,
     ) -> None:
         self.draft = draft
         self.generation = generation
+        self.tokens = tokens
         self._owner = owner
         self._store = store
         self._manager = manager
@@ -44,12 +54,17 @@ class Job:
             if self._body is None:
                 self._store.end(self.draft.id, None)
 
-    def end(self, end: FinishReason | Failure, text: str) -> Json:
-        """The response has ended, with this text in all. Returns the object; the same, when it had ended before."""
+    def end(self, end: FinishReason | Failure, made: Output) -> Json:
+        """The response has ended, with this in all. Returns the object; the same, when it had ended before."""
         if self._body is None:
-            self._body = self.draft.ended(end, text, usage_of(self.generation))
+            self._body = self.draft.ended(end, made, usage_of(self.generation))
             self._store.end(self.draft.id, self._record(self._body))
         return self._body
+
+    def end_whole(self, whole: Whole) -> Json:
+        """The response has ended, and this is all of it."""
+        listed = self.tokens.take(whole.text, whole.token_ids, whole.details, whole.finish)
+        return self.end(whole.finish, Output(whole.text, listed))
 
     def now(self) -> Json:
         """The object as it is now. Its output comes when it ends."""

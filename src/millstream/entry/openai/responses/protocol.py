@@ -7,8 +7,10 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from millstream.entry.fields import FieldRules, Refused
+from millstream.entry.openai.wanted import MAX_TOP
 from millstream.entry.sampling import SamplingFields
 from millstream.errors import RequestError
+from millstream.messages.sampling import MAX_COUNT
 
 MAX_METADATA = 16  # pairs
 MAX_METADATA_KEY = 64  # characters
@@ -53,7 +55,7 @@ class ResponseRequest(SamplingFields, kw_only=True):
     max_tool_calls: int | None = None
     truncation: Literal["disabled", "auto"] = "disabled"
     reasoning: dict[str, Any] = {}
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] = "auto"
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] = "auto"  # answered by `default`
     metadata: dict[str, str] = {}
     user: str | None = None
     safety_identifier: str | None = None
@@ -82,14 +84,11 @@ class ResponseRequest(SamplingFields, kw_only=True):
         self._check_neutral()
         check_include(self.include)
         _check_metadata(self.metadata)
-        if not 0 <= self.top_logprobs <= 20:
-            raise RequestError(f"top_logprobs is {self.top_logprobs}; it must be from 0 to 20.", param="top_logprobs")
-        if self.wants_logprobs:
-            name = "include" if LOGPROBS in self.include else "top_logprobs"
-            raise _refusal(name, "log probabilities are not supported by this server")
+        if not 0 <= self.top_logprobs <= MAX_TOP:
+            raise RequestError(f"top_logprobs is {self.top_logprobs}; it must be from 0 to {MAX_TOP}.", param="top_logprobs")
         for name in ("max_output_tokens", "max_tool_calls"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise RequestError(f"{name} is {value}; it must be at least 1.", param=name)
+            if (value := getattr(self, name)) is not None and not 1 <= value <= MAX_COUNT:
+                raise RequestError(f"{name} is {value}; it must be from 1 to {MAX_COUNT}.", param=name)
 
     def _check_modes(self) -> None:
         if self.stream_options is not None and not self.stream:
@@ -107,8 +106,6 @@ class ResponseRequest(SamplingFields, kw_only=True):
             raise _refusal("tools", "tools are not supported by this server")
         if self.truncation != "disabled":
             raise _refusal("truncation", "the input is never cut; what is too long is an error")
-        if self.service_tier not in ("auto", "default"):
-            raise _refusal("service_tier", "there is one tier, `default`")
         for name, value in self.reasoning.items():
             if not (value is None or (name == "effort" and value == "none")):
                 raise _refusal(f"reasoning.{name[:100]}", "the model has no reasoning modes")

@@ -86,7 +86,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"reasoning": {"effort": "low"}}, "reasoning.effort"),
     ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
     ({"reasoning": "low"}, "reasoning"),
-    ({"service_tier": "flex"}, "service_tier"),
     ({"service_tier": "gold"}, "service_tier"),
     ({"metadata": []}, "metadata"),
     ({"metadata": {"a": 5}}, "metadata[...]"),
@@ -174,6 +173,7 @@ NEUTRAL: list[dict[str, Any]] = [
     {"reasoning": {"effort": "none"}},
     {"service_tier": "auto"},
     {"service_tier": "default"},
+    {"service_tier": "flex"},
     {"stream_options": None, "max_output_tokens": None, "instructions": None, "previous_response_id": None},
     {"metadata": {"k" * 64: "v" * 512} | {str(number): "" for number in range(15)}},
     {"background_options": {"completion_window": "soonest"}, "context_management": [], "n": 1},
@@ -207,5 +207,17 @@ def test_a_prompt_that_is_too_long_names_the_input() -> None:
         entry = Entry()
         response = await ask(entry, {"input": "word " * 2000})
         assert (response.status, response.error["code"], response.error["param"]) == (400, "context_length_exceeded", "input")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("body", "param"), [({"include": ["message.output_text.logprobs"]}, "include"), ({"top_logprobs": 2}, "top_logprobs")]
+)
+def test_log_probabilities_are_refused_by_name_where_the_executor_has_none(body: dict[str, Any], param: str) -> None:
+    async def scenario() -> None:
+        entry = Entry(has_logprobs=False)
+        response = await ask(entry, body)
+        assert (response.status, response.error["param"]) == (400, param)
 
     run(scenario())
