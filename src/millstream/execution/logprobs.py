@@ -8,9 +8,9 @@ what a float32 logit can tell apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from millstream.messages.details import LogprobParams, Logprobs
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
-Ids = NDArray[np.intp]
+Ids = NDArray[np.integer[Any]]
 
 
 class Summary(NamedTuple):
@@ -65,17 +65,13 @@ def log_sum_exp(logits: Floats) -> float:
     return float(peak + np.log(values.sum()))
 
 
-def tell(
-    logits: Floats,
-    token_ids: Sequence[int],
-    params: LogprobParams,
-    summarize: Callable[[Floats, int], Summary] = summarize,
-) -> Logprobs:
+def tell(logits: Floats, token_ids: Sequence[int], params: LogprobParams, summary: Summary | None = None) -> Logprobs:
     """The log probabilities that a request asks for at positions with logits `[n, vocab]`, where `token_ids` stand.
 
-    They are finite where the logits are: an infinite one gives an infinite value or NaN, which `is_finite` finds.
+    They are finite where the logits are: an infinite one gives an infinite value or NaN, which `is_finite` finds. `summary` is
+    that of `logits`, where somebody else has made it.
     """
-    log_sums, top_ids = summarize(logits, params.top)
+    log_sums, top_ids = summary or summarize(logits, params.top)
     places = np.arange(len(logits))[:, None]
 
     def values(ids: Ids) -> list[list[float]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import zlib
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from millstream.execution.interface import Capabilities, Executor, ForwardBatch, ForwardOutput, ForwardRow
+from millstream.execution.logprobs import prompt_positions
 from millstream.kv.pool import KVPool
 from millstream.messages import (
     AbortReq,
@@ -24,6 +27,7 @@ from millstream.messages import (
     TokenizedGenerateReqInput,
     TokenRow,
 )
+from millstream.messages.details import LogprobParams, Logprobs, RowDetails, joined, no_logprobs
 from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.order import Order
@@ -49,11 +53,23 @@ def next_token(token_ids: Sequence[int], seed: int = 1) -> int:
     return EOS if state % 29 == 0 else 300 + state % 900
 
 
+def told_of(token_ids: Sequence[int], positions: Iterable[int], params: LogprobParams) -> Logprobs:
+    """What the checking executor tells about the tokens at `positions`: any fixed function of all ids up to there."""
+    table = no_logprobs()
+    for position in positions:
+        state = zlib.crc32(array("i", token_ids[: position + 1]).tobytes())
+        table.chosen.append(-(state % 9973) / 1000)
+        table.top_ids.append([(state + rank) % 1536 for rank in range(params.top)])
+        table.top.append([-(state % 997) / 1000 - rank for rank in range(params.top)])
+        table.asked.append([-(state % (701 + token_id)) / 100 for token_id in params.token_ids])
+    return table
+
+
 class CheckingExecutor:
     """Samples `next_token`, `burst(position)` tokens a step, and simulates the KV cache.
 
     Each position stores a hash of the prefix that was computed there; every forward checks all positions it may rely on.
-    It goes on as long as it agrees with a row's draft.
+    It goes on as long as it agrees with a row's draft. Its log probabilities are `told_of`.
     """
 
     def __init__(self, *, num_pages: int, page_size: int, burst: Callable[[int], int] = lambda position: 1) -> None:
@@ -72,6 +88,8 @@ class CheckingExecutor:
         self.num_copies = 0
         self.fail_with: Exception | None = None
         self.fail_rids: set[str] = set()
+        self.mute_rids: set[str] = set()  # these rows are told nothing
+        self.told_positions: dict[str, list[int]] = defaultdict(list)  # of prompts
         self.nothing_for: set[str] = set()  # these rows have nothing yet
 
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
@@ -85,10 +103,21 @@ class CheckingExecutor:
             raise error
         output = ForwardOutput([self._row(row) for row in batch.rows])
         output.errors = {i: "bad row" for i, row in enumerate(batch.rows) if row.rid in self.fail_rids}
+        for index, row in enumerate(batch.rows):
+            if row.logprobs is not None and row.rid not in self.mute_rids:
+                self._tell(row, index, output, row.logprobs)
         return output
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _tell(self, row: ForwardRow, index: int, output: ForwardOutput, params: LogprobParams) -> None:
+        if new := output.token_ids[index]:
+            length = len(row.token_ids)
+            output.logprobs[index] = told_of([*row.token_ids, *new], range(length, length + len(new)), params)
+        if positions := prompt_positions(row):
+            self.told_positions[row.rid] += positions
+            output.prompt_logprobs[index] = told_of(row.token_ids, positions, params)
 
     def _copy(self, source: int, target: int) -> None:
         self.num_copies += 1
@@ -240,6 +269,7 @@ class Desk:
         call: str = "",
         seed: int = 1,
         priority: int = 0,
+        logprobs: LogprobParams | None = None,
         **sampling: Any,
     ) -> None:
         """Hand over one request."""
@@ -258,6 +288,7 @@ class Desk:
                 entry=entry,
                 call=call,
                 priority=priority,
+                logprobs=logprobs,
                 timing=Timing(),
             )
         )
@@ -297,6 +328,10 @@ class Desk:
         """All rows of a request so far."""
         batches = [message for message in self.to_detokenizer.sent if isinstance(message, BatchTokenIDOutput)]
         return [row for row in token_rows(batches) if row.rid == rid]
+
+    def details(self, rid: str) -> RowDetails | None:
+        """The details of all rows of a request so far, joined."""
+        return joined([row.details for row in self.rows(rid)])
 
     def tokens(self, rid: str) -> list[int]:
         """All ids of a request so far."""

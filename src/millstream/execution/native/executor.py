@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,15 @@ from millstream.checkpoint.weights import open_checkpoint
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
-from millstream.execution.logprobs import note_prompt, prompt_positions, prompt_tokens, tell
+from millstream.execution.logprobs import Summary, note_prompt, prompt_positions, tell
 from millstream.execution.machine import capabilities_of, context_limit, machine_memory, num_cores, pool_pages
 from millstream.execution.native.availability import find_native, native_module
 from millstream.execution.native.loader import kv_bytes_per_token, load_native_model
+from millstream.execution.native.parts import Part, Question, cut, prompt_question
 from millstream.execution.native.sampler import StepSampler
 from millstream.execution.sampling import NOT_FINITE
 from millstream.execution.verify import draw_with_drafts, note_drawn
-from millstream.messages.details import LogprobParams, Logprobs, no_logprobs
+from millstream.messages.details import Logprobs, no_logprobs
 
 log = logging.getLogger(__name__)
 
@@ -38,15 +39,6 @@ TOKENS_TOGETHER = 16  # the floats that a kernel takes at once, of a head or of 
 MAX_LOGITS = 1 << 24  # held at once for prompts whose log probabilities are asked: 64 MiB, 341 positions of 49,152 tokens
 
 Floats = NDArray[np.float32]
-
-
-class Part(NamedTuple):
-    """Positions `start`..`end - 1` of a row, the draft's included where they reach as far, with logits for the last of them."""
-
-    row: ForwardRow
-    start: int
-    end: int
-    num_outputs: int
 
 
 class NativeExecutor:
@@ -63,12 +55,15 @@ class NativeExecutor:
         if not rows:
             return output
         self._copy_pages(rows)
-        parts, told = self._begin(rows)
+        before, parts = cut(rows, max(1, MAX_LOGITS // self.capabilities.vocab_size))
+        told = {index: no_logprobs() for index, row in enumerate(rows) if prompt_positions(row)}
+        for index, part in before:
+            self._run([part])
+            if (question := prompt_question(part, 0)) is not None:
+                told[index].extend(*self._answer([question]))
         self._run(parts)
         self._check_states(rows, output)
         firsts = [0, *accumulate(part.num_outputs for part in parts)]  # each part's first output
-        for index, part in enumerate(parts):
-            self._tell_prompt(part, firsts[index], told[index])
         sampled = [index for index, row in enumerate(rows) if row.sample]
         if sampled:
             outputs = [at for i in sampled for at in range(firsts[i + 1] - 1 - len(rows[i].draft), firsts[i + 1])]
@@ -77,13 +72,7 @@ class NativeExecutor:
             for index in note_drawn(output, sampled, drawn, errors):
                 self._heal(rows[index])
             sampler.restore()
-        for index, row in enumerate(rows):
-            if row.logprobs is not None:
-                if output.token_ids[index]:
-                    at = firsts[index + 1] - 1 - len(row.draft)
-                    output.logprobs[index] = self._tell(at, output.token_ids[index], row.logprobs)
-                if told[index].chosen and not note_prompt(output, index, told[index]):
-                    self._heal(row)
+        self._tell(parts, firsts, told, output)
         return output
 
     def forward_logits(self, batch: ForwardBatch) -> list[Floats]:
@@ -103,59 +92,39 @@ class NativeExecutor:
             for source, target in row.copies:
                 self._model.copy_page(source, target)
 
-    def _begin(self, rows: Sequence[ForwardRow]) -> tuple[list[Part], list[Logprobs]]:
-        """Run what must come before the step itself, so that no more logits are held at once than `MAX_LOGITS`.
-
-        Returns:
-            What is left of each row, at least its last position, and what was told about its prompt so far. How a prompt is
-            cut changes no bit of it.
-        """
-        room = max(1, MAX_LOGITS // self.capabilities.vocab_size)
-        left = room
-        parts: list[Part] = []
-        told: list[Logprobs] = []
-        for row in rows:
-            table = no_logprobs()
-            positions = prompt_positions(row)
-            first = positions.start - 1 if positions else row.end  # the first position whose logits are looked at
-            num_drawn = 1 + len(row.draft) if row.sample else 0
-            start = row.start
-            if positions:
-                begin = min(max(start, positions.stop - 1 - left), row.end - 1)  # where the step itself goes on
-                while start < begin:
-                    end = min(begin, max(start, first) + room)
-                    part = Part(row, start, end, max(0, end - max(start, first)))
-                    self._run([part])
-                    self._tell_prompt(part, 0, table)
-                    start = end
-                left -= max(0, positions.stop - 1 - max(start, first))
-            parts.append(Part(row, start, row.reach, max(num_drawn, row.reach - max(start, first) if positions else 0)))
-            told.append(table)
-        return parts, told
-
     def _run(self, parts: Sequence[Part]) -> None:
-        token_ids: list[int] = []
-        rows: list[tuple[int, int, Sequence[int], int]] = []
-        for row, start, end, num_outputs in parts:
-            token_ids += row.token_ids[start : min(end, row.end)]
-            if end > row.end:
-                token_ids += row.draft
-            rows.append((end - start, start, row.pages, num_outputs))
+        token_ids = [token_id for part in parts for token_id in part.token_ids]
+        rows = [(part.end - part.start, part.start, part.row.pages, part.num_outputs) for part in parts]
         self._model.forward(np.array(token_ids, dtype=np.int32), rows)
 
-    def _tell_prompt(self, part: Part, first_output: int, table: Logprobs) -> None:
-        """Append what a part, whose outputs begin at `first_output`, tells about its row's prompt."""
-        row = part.row
-        if row.logprobs is None or not (positions := prompt_positions(row)):
+    def _tell(self, parts: Sequence[Part], firsts: Sequence[int], told: dict[int, Logprobs], output: ForwardOutput) -> None:
+        """Find the log probabilities of what was drawn, and of prompts, whose earlier positions are in `told`."""
+        prompts = [(index, prompt_question(parts[index], firsts[index])) for index in told]
+        asked = [(index, question) for index, question in prompts if question is not None]
+        drawn = [
+            (index, Question(firsts[index + 1] - 1 - len(part.row.draft), output.token_ids[index], part.row.logprobs))
+            for index, part in enumerate(parts)
+            if part.row.logprobs is not None and output.token_ids[index]
+        ]
+        if not told and not drawn:
             return
-        first = part.end - part.num_outputs  # position of its first output
-        here = range(max(positions.start, first + 1), min(positions.stop, part.end + 1))
-        if here:
-            table.extend(self._tell(first_output + here.start - 1 - first, prompt_tokens(row, here), row.logprobs))
+        answers = self._answer([question for _, question in asked + drawn])
+        for (index, _), answer in zip(asked, answers, strict=False):
+            told[index].extend(answer)
+        for index, table in told.items():
+            if not note_prompt(output, index, table):
+                self._heal(parts[index].row)
+        for (index, _), answer in zip(drawn, answers[len(asked) :], strict=True):
+            output.logprobs[index] = answer
 
-    def _tell(self, output: int, token_ids: Sequence[int], params: LogprobParams) -> Logprobs:
-        """The log probabilities of tokens that stand behind consecutive outputs of the last step."""
-        return tell(self._model.logits()[output : output + len(token_ids), : self.capabilities.vocab_size], token_ids, params)
+    def _answer(self, questions: Sequence[Question]) -> list[Logprobs]:
+        """Answer questions about the last run's logits as the model made them, on all of its threads."""
+        found = self._model.summarize([(each.output, len(each.token_ids), each.params.top) for each in questions])
+        logits = self._model.logits()[:, : self.capabilities.vocab_size]
+        return [
+            tell(logits[each.output : each.output + len(each.token_ids)], each.token_ids, each.params, Summary(*summary))
+            for each, summary in zip(questions, found, strict=True)
+        ]
 
     def _check_states(self, rows: Sequence[ForwardRow], output: ForwardOutput) -> None:
         """Find rows whose last state is NaN or infinite.
