@@ -17,6 +17,7 @@ from millstream.messages import (
     AbortOthersReply,
     AbortOthersReq,
     LedgerQuery,
+    ResponseRecord,
     ResponseReply,
     ResponseReq,
     StatsReply,
@@ -70,8 +71,8 @@ class Questions:
         reply: WorkerReply = await self._ask(to_worker, partial(WorkerReq, entry=self._entry, ledger=ledger), WORKER_TIMEOUT_S)
         return reply.report
 
-    async def response(self, to_worker: Sender, response_id: str, owner: str, deed: ResponseDeed) -> bytes | None:
-        """Have another entry worker do something with a response that it keeps; returns its record, encoded, if it has it.
+    async def response(self, to_worker: Sender, response_id: str, owner: str, deed: ResponseDeed) -> ResponseRecord | None:
+        """Have another entry worker do something with a response that it keeps; returns the response, if it has it.
 
         Raises:
             EngineDeadError: it does not answer.

@@ -44,7 +44,7 @@ from millstream.messages.text_batch import BatchStrOutput, TextRow
 from millstream.messages.timing import Timing, Usage
 from millstream.messages.token_batch import BatchTokenIDOutput, DecodeOptions, TokenRow
 from millstream.messages.tokenized import TokenizedGenerateReqInput
-from millstream.messages.workers import ResponseReply, ResponseReq, WorkerReply, WorkerReport, WorkerReq
+from millstream.messages.workers import ResponseRecord, ResponseReply, ResponseReq, WorkerReply, WorkerReport, WorkerReq
 
 ToScheduler = TokenizedGenerateReqInput | AbortReq | AbortOthersReq | PauseReq | ResumeReq | StatsReq | Delivered | ReplayReq
 ToDetokenizer = BatchTokenIDOutput | Replay | StatsReply
@@ -95,6 +95,7 @@ __all__ = [
     "Replay",
     "ReplayReq",
     "ReplayedRequest",
+    "ResponseRecord",
     "ResponseReply",
     "ResponseReq",
     "ResumeReq",

@@ -52,8 +52,22 @@ class ResponseReq(Struct, frozen=True, tag="response_req", gc=False):
     deed: ResponseDeed
 
 
-class ResponseReply(Struct, frozen=True, tag="response_reply", gc=False):
-    """The record of the response, as it was or has become; None: there is none. entry -> entry."""
+class ResponseRecord(Struct, frozen=True, gc=False):
+    """A response as it is kept, and as it travels: what is seldom looked into stays encoded, as JSON."""
+
+    owner: str
+    status: str
+    response: bytes  # the object
+    items: bytes  # the list of items that it answers, with the conversation before them
+
+    @property
+    def size(self) -> int:
+        """Bytes of what is encoded."""
+        return len(self.response) + len(self.items)
+
+
+class ResponseReply(Struct, frozen=True, omit_defaults=True, tag="response_reply", gc=False):
+    """The response, as it was or has become; None: there is none. entry -> entry."""
 
     id: int
-    record: bytes | None
+    record: ResponseRecord | None = None

@@ -26,12 +26,12 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """What is known of a response before anything is made of it. `items`: the conversation that it answers."""
+    """What is known of a response before anything is made of it. `items`: the conversation that it answers, as JSON."""
 
     id: str
     request: ResponseRequest
     model: str
-    items: list[Item]
+    items: bytes
     created_at: int = field(default_factory=lambda: int(time.time()))
 
     def body(self, status: str, **facts: Any) -> Json:

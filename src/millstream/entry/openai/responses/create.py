@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from millstream.entry.deadline import before, resolve_deadline
 from millstream.entry.failure import INTERNAL, RequestFailed
 from millstream.entry.generation import Origin
@@ -15,6 +17,7 @@ from millstream.entry.openai.responses.conversation import to_messages
 from millstream.entry.openai.responses.events import ResponseStream
 from millstream.entry.openai.responses.history import conversation
 from millstream.entry.openai.responses.ids import new_response_id
+from millstream.entry.openai.responses.items import Item
 from millstream.entry.openai.responses.job import Job, failure_of
 from millstream.entry.openai.responses.protocol import RESPONSES, ResponseRequest
 from millstream.entry.openai.responses.tokens import TokenList, wanted_of
@@ -65,13 +68,9 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
     response_id = new_response_id(service.entry)
     rid = response_id if request.rid is None else resolve_rid(request.rid)
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
-    draft = Draft(
-        id=response_id,
-        request=request,
-        model=model,
-        items=await before(deadline, received, service.clock, conversation(service, request, response_id, exchange.owner)),
-    )
-    prompt = await before(deadline, received, service.clock, _render(service, draft))
+    reading = conversation(service, request, response_id, exchange.owner)
+    items = await before(deadline, received, service.clock, reading)
+    prompt = await before(deadline, received, service.clock, _render(service, request, items))
     req = GenerateReqInput(
         rid=rid,
         text=prompt,
@@ -86,14 +85,16 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
     )
     origin = Origin(api="responses", model=model, prompt_param="input", request_id=exchange.request_id)
     generation = await service.manager.generate_request(rid, [req], origin)
+    kept = msgspec.json.encode(items) if request.store else b"[]"
+    draft = Draft(id=response_id, request=request, model=model, items=kept)
     tokens = TokenList(wanted, service.text.tokenizer, generation.states[0])
     return Job(draft, generation, tokens, owner=exchange.owner, store=service.responses, manager=service.manager)
 
 
-async def _render(service: Service, draft: Draft) -> str:
+async def _render(service: Service, request: ResponseRequest, items: list[Item]) -> str:
     """The prompt text; what is wrong with the messages is wrong with the input that they were made of."""
-    messages = to_messages(draft.request.instructions, draft.items)
-    kwargs = draft.request.chat_template_kwargs
+    messages = to_messages(request.instructions, items)
+    kwargs = request.chat_template_kwargs
     try:
         return await render(service, messages, add_generation_prompt=True, continue_final_message=False, kwargs=kwargs)
     except RequestError as error:
@@ -104,13 +105,13 @@ async def _render(service: Service, draft: Draft) -> str:
 
 async def _in_background(job: Job) -> None:
     """Make a response that is read from the store."""
-    try:
-        with job.running():
-            try:
-                (made,) = await collect(job.generation, failure_of)
-                job.end_whole(made)
-            except RequestFailed as error:
-                job.end(error.failure, Output())
-    except Exception:
-        log.exception("the background response %s failed", job.draft.id)
-        job.end(INTERNAL, Output())
+    with job.running():
+        try:
+            (made,) = await collect(job.generation, failure_of)
+            job.end_whole(made)
+        except RequestFailed as error:
+            job.end(error.failure, Output())
+        except Exception:
+            log.exception("the background response %s failed", job.draft.id)
+            job.generation.is_broken = True
+            job.end(INTERNAL, Output())

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
+import msgspec
+
+from millstream.entry.http.body import INLINE_BYTES
 from millstream.entry.openai.responses.ids import response_of
 from millstream.entry.openai.responses.items import Item, to_items
 from millstream.entry.openai.responses.lookup import find, not_found
 from millstream.entry.openai.responses.protocol import ResponseRequest
-from millstream.entry.openai.responses.store import Record
 from millstream.entry.service import Service
 from millstream.errors import RequestError
+from millstream.messages import ResponseRecord
 
 
 async def conversation(service: Service, request: ResponseRequest, response_id: str, owner: str) -> list[Item]:
@@ -23,14 +29,25 @@ async def conversation(service: Service, request: ResponseRequest, response_id: 
     earlier: list[Item] = []
     if (previous := request.previous_response_id) is not None:
         record = await find(service, previous, owner, param="previous_response_id", code="previous_response_not_found")
-        if record.response["status"] in ("queued", "in_progress"):
+        if record.status in ("queued", "in_progress"):
             raise RequestError(f"The response `{previous}` has not ended.", param="previous_response_id")
-        earlier = _items_of(record)
+        earlier = await _conversation_of(record)
     return earlier + await _resolve(service, items, {item["id"]: item for item in earlier}, owner)
 
 
-def _items_of(record: Record) -> list[Item]:
-    return [*record.items, *record.response["output"]]
+async def items_of(record: ResponseRecord) -> list[Item]:
+    """The items that a response answers; many are decoded off the event loop."""
+    items: list[Item] = await _decoded(record.items)
+    return items
+
+
+async def _conversation_of(record: ResponseRecord) -> list[Item]:
+    response = await _decoded(record.response)
+    return [*await items_of(record), *response["output"]]
+
+
+async def _decoded(data: bytes) -> Any:
+    return msgspec.json.decode(data) if len(data) <= INLINE_BYTES else await asyncio.to_thread(msgspec.json.decode, data)
 
 
 async def _resolve(service: Service, items: list[Item], known: dict[str, Item], owner: str) -> list[Item]:
@@ -44,7 +61,7 @@ async def _resolve(service: Service, items: list[Item], known: dict[str, Item], 
             if item["id"] not in known and response_id is not None and response_id not in looked_up:
                 looked_up.add(response_id)
                 record = await find(service, response_id, owner, param=param, code="item_not_found")
-                known.update((each["id"], each) for each in _items_of(record))
+                known.update((each["id"], each) for each in await _conversation_of(record))
             if item["id"] not in known:
                 raise not_found("item", item["id"], param=param, code="item_not_found")
             item = known[item["id"]]

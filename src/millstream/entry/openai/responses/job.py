@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from millstream.entry.failure import Failure, failure_of_abort
 from millstream.entry.generation import Generation
 from millstream.entry.openai.responses.body import Draft, Json, Output, usage_of
-from millstream.entry.openai.responses.store import Live, Record, ResponseStore
+from millstream.entry.openai.responses.store import Live, ResponseStore
 from millstream.entry.openai.responses.tokens import TokenList
 from millstream.entry.release import release_after
 from millstream.entry.state import Phase
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.entry.whole import Whole
-from millstream.messages import Abort, FinishReason
+from millstream.messages import Abort, FinishReason, ResponseRecord
 
 
 class Job:
@@ -71,11 +73,11 @@ class Job:
         (state,) = self.generation.states
         return self._body or self.draft.body("queued" if state.phase is Phase.DISPATCHED else "in_progress")
 
-    def _look(self) -> Record:
+    def _look(self) -> ResponseRecord:
         return self._record(self.now())
 
-    def _record(self, body: Json) -> Record:
-        return Record(self._owner, body, self.draft.items)
+    def _record(self, body: Json) -> ResponseRecord:
+        return ResponseRecord(self._owner, body["status"], msgspec.json.encode(body), self.draft.items)
 
     def _stop(self) -> None:
         for state in self.generation.states:

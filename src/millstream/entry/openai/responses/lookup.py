@@ -8,13 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import msgspec
-
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.openai.responses.ids import keeper
-from millstream.entry.openai.responses.store import Record, ResponseStore
+from millstream.entry.openai.responses.store import ResponseStore
 from millstream.entry.service import Service
-from millstream.messages import ResponseReply, ResponseReq
+from millstream.messages import ResponseRecord, ResponseReply, ResponseReq
 from millstream.messages.workers import ResponseDeed
 
 END_WAIT_S = 1.5  # what is cancelled has ended by then, unless its client does not read; less than a worker waits for another
@@ -29,7 +27,7 @@ async def find(
     deed: ResponseDeed = "read",
     param: str = "response_id",
     code: str = "response_not_found",
-) -> Record:
+) -> ResponseRecord:
     """The response of `owner` with this id as it is now, or was just before it was deleted.
 
     Raises:
@@ -41,14 +39,13 @@ async def find(
     if number == service.entry:
         record = await act(service.responses, response_id, owner, deed)
     elif number in service.other_workers:
-        data = await service.manager.questions.response(service.to_worker(number), response_id, owner, deed)
-        record = None if data is None else msgspec.json.decode(data, type=Record)
+        record = await service.manager.questions.response(service.to_worker(number), response_id, owner, deed)
     if record is None:
         raise not_found("response", response_id, param=param, code=code)
     return record
 
 
-async def act(store: ResponseStore, response_id: str, owner: str, deed: ResponseDeed) -> Record | None:
+async def act(store: ResponseStore, response_id: str, owner: str, deed: ResponseDeed) -> ResponseRecord | None:
     """Do with a response of this worker what was asked; None: `owner` has no such response here.
 
     One that is being made for a client that asked not to keep it can be cancelled, but not read.
@@ -68,8 +65,7 @@ async def act(store: ResponseStore, response_id: str, owner: str, deed: Response
 async def answer_worker(service: Service, message: ResponseReq) -> None:
     """Do what another entry worker asks for one of its clients."""
     record = await act(service.responses, message.response_id, message.owner, message.deed)
-    data = None if record is None else msgspec.json.encode(record)
-    service.to_worker(message.entry).send(ResponseReply(message.id, data))
+    service.to_worker(message.entry).send(ResponseReply(message.id, record))
 
 
 def not_found(thing: str, its_id: str, *, param: str, code: str) -> RequestFailed:

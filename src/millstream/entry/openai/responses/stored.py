@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.entry.http.exchange import Exchange
+from millstream.entry.openai.responses.history import items_of
 from millstream.entry.openai.responses.items import Item
 from millstream.entry.openai.responses.lookup import find
 from millstream.entry.openai.responses.protocol import check_include
@@ -31,8 +32,9 @@ async def read_response(exchange: Exchange, service: Service) -> None:
 async def delete_response(exchange: Exchange, service: Service) -> None:
     """DELETE /v1/responses/{id}. One that is being made ends as cancelled."""
     _query(exchange, ())
-    record = await find(service, exchange.parameters["response_id"], exchange.owner, deed="delete")
-    await exchange.send_json({"id": record.response["id"], "object": "response", "deleted": True})
+    response_id = exchange.parameters["response_id"]
+    await find(service, response_id, exchange.owner, deed="delete")
+    await exchange.send_json({"id": response_id, "object": "response", "deleted": True})
 
 
 async def cancel_response(exchange: Exchange, service: Service) -> None:
@@ -50,7 +52,9 @@ async def list_input_items(exchange: Exchange, service: Service) -> None:
         raise RequestError(f"order is `{order[:100]}`; it must be `asc` or `desc`.", param="order")
     limit = _limit(query.get("limit"))
     record = await find(service, exchange.parameters["response_id"], exchange.owner)
-    items = record.items if order == "asc" else record.items[::-1]
+    items = await items_of(record)
+    if order == "desc":
+        items.reverse()
     if (after := query.get("after")) is not None:
         items = items[_place(items, after) + 1 :]
     page = items[:limit]
