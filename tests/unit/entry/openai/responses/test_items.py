@@ -10,6 +10,7 @@ from millstream.entry.openai.responses.conversation import to_messages
 from millstream.entry.openai.responses.ids import input_id, keeper, new_response_id, output_id, response_of
 from millstream.entry.openai.responses.items import to_items
 from millstream.errors import RequestError
+from millstream.text.conversation import MAX_MESSAGES
 
 ID = new_response_id(0)
 CALL = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'}
@@ -33,6 +34,12 @@ def test_ids_say_who_keeps_a_response_and_which_one_has_an_item(number: int) -> 
 )
 def test_what_is_no_id_of_ours_leads_nowhere(wrong: str) -> None:
     assert keeper(wrong) is None
+
+
+def test_the_number_of_items_is_bounded() -> None:
+    with pytest.raises(RequestError) as caught:
+        to_items([{"role": "user", "content": "x"}] * (MAX_MESSAGES + 1), ID, template_uses_tools=False)
+    assert caught.value.param == "input"
 
 
 def test_text_and_messages_in_easy_form_get_the_full_form() -> None:

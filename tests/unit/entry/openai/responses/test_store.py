@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from millstream.config import ServerConfig
+from millstream.entry.http.body import INLINE_BYTES
+from millstream.entry.openai.responses import create, lookup
 from millstream.entry.openai.responses.ids import keeper
 from millstream.entry.openai.responses.lookup import answer_worker
 from millstream.messages import ResponseReq, TokenizedGenerateReqInput, WorkerReq
@@ -355,5 +357,77 @@ def test_what_a_worker_kept_that_is_gone_is_not_found() -> None:
         here.service.update(state(engine_info()))
         response = await send(here, "GET", body["id"])
         assert (response.status, response.error["code"]) == (404, "response_not_found")
+
+    run(scenario())
+
+
+def test_a_fault_of_ours_in_the_background_is_a_failed_response_and_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: Any) -> None:
+        raise RuntimeError("ours")
+
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        monkeypatch.setattr(create, "collect", broken)
+        body = (await ask(entry, {"background": True, "rid": "r"})).body
+        await until(lambda: len(entry.engine.aborts) == 1)
+        assert entry.engine.aborts[0].cause == "engine_error"
+        entry.engine.end("r", "engine_error")
+        failed = checked((await send(entry, "GET", body["id"])).body)
+        assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
+        assert (entry.manager.live_requests, entry.manager.ledger.totals()) == (0, {})
+
+    run(scenario())
+
+
+def test_a_drain_fails_a_background_response_that_does_not_end_in_time() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
+        body = (await ask(entry, {"background": True, "rid": "r"})).body
+        await until(lambda: len(entry.service.responses._live) == 1)
+        assert not await entry.manager.registry.wait_idle(0)
+        assert entry.manager.abort_all("drain") == ["r"]
+        entry.engine.end("r", "drain")
+        assert await entry.manager.registry.wait_idle(5)
+        assert (await send(entry, "GET", body["id"])).body["status"] == "failed"
+
+    run(scenario())
+
+
+def test_cancelling_for_a_client_that_does_not_read_waits_for_it_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(lookup, "END_WAIT_S", 0.0)
+        entry = Entry()
+        entry.engine.answer = hold
+        call = Call(entry.app, PATH, {"input": "hi", "stream": True, "rid": "r"})
+        await until(lambda: len(entry.engine.requests) == 1)
+        entry.engine.accept("r")
+        await call.until(b"response.content_part.added")
+        call.stop_reading()
+        entry.engine.row("r", "Hel")
+        (response_id,) = entry.service.responses._live
+        answer = (await send(entry, "POST", response_id + "/cancel")).body
+        assert (answer["status"], len(entry.engine.aborts)) == ("in_progress", 1)
+        entry.engine.end("r", "aborted")
+        call.read_on()
+        await call.task
+        assert (await send(entry, "GET", response_id)).body["status"] == "cancelled"
+
+    run(scenario())
+
+
+def test_a_conversation_of_many_bytes_is_continued_and_listed() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x" * 2 * INLINE_BYTES}
+        body = await made(entry, {"input": [reasoning, {"role": "user", "content": "one"}]})
+        await made(entry, {"input": "two", "previous_response_id": body["id"]})
+        by_turns = prompt_of(entry)
+        listed = (await send(entry, "GET", body["id"] + "/input_items", query=b"order=asc")).body
+        assert listed["data"][0] == reasoning
+        spoken = [{"role": "user", "content": "one"}, body["output"][0], {"role": "user", "content": "two"}]
+        await made(entry, {"input": spoken})
+        assert prompt_of(entry) == by_turns
 
     run(scenario())
