@@ -19,13 +19,14 @@ from millstream.config import ServerConfig
 from millstream.entry.fields import FieldRules
 from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, SAMPLING, TOKENIZE
 from millstream.entry.openai.protocol import CHAT, COMPLETIONS
-from millstream.entry.openai.responses.protocol import RESPONSES
+from millstream.entry.openai.responses.protocol import INPUT_TOKENS, RESPONSES
 
 TARGET = Path(__file__).parent.parent / "docs" / "reference.md"
 BODIES: tuple[tuple[str, FieldRules[Any]], ...] = (
     ("`POST /v1/chat/completions`", CHAT),
     ("`POST /v1/completions`", COMPLETIONS),
     ("`POST /v1/responses`", RESPONSES),
+    ("`POST /v1/responses/input_tokens`", INPUT_TOKENS),
     ("`POST /generate`", GENERATE),
     ("`sampling_params` of `/generate`", SAMPLING),
     ("`POST /abort_request`", ABORT),

@@ -92,6 +92,8 @@ def test_a_conversation_goes_on_by_the_id_of_its_last_response(client: openai.Op
     assert two.usage is not None
     assert again.usage is not None
     assert two.usage.input_tokens == again.usage.input_tokens
+    counted = client.responses.input_tokens.count(model=MODEL, input=script("two"), previous_response_id=one.id)
+    assert counted.input_tokens == two.usage.input_tokens
     assert [item.id for item in client.responses.input_items.list(two.id, order="asc", limit=1)][1] == one.output[0].id
 
 

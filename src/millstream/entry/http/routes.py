@@ -16,7 +16,8 @@ from millstream.entry.openai.chat import chat_completions
 from millstream.entry.openai.completions import completions
 from millstream.entry.openai.protocol import CHAT, COMPLETIONS
 from millstream.entry.openai.responses.create import create_response
-from millstream.entry.openai.responses.protocol import RESPONSES
+from millstream.entry.openai.responses.prompt import count_input_tokens
+from millstream.entry.openai.responses.protocol import INPUT_TOKENS, RESPONSES
 from millstream.entry.openai.responses.stored import (
     QUERY_LIST,
     QUERY_READ,
@@ -37,6 +38,7 @@ ROUTES = (
     post("/v1/chat/completions", chat_completions, CHAT),
     post("/v1/completions", completions, COMPLETIONS),
     post("/v1/responses", create_response, RESPONSES),
+    post("/v1/responses/input_tokens", count_input_tokens, INPUT_TOKENS),
     get("/v1/responses/{response_id}", read_response, query=QUERY_READ),
     delete("/v1/responses/{response_id}", delete_response),
     post("/v1/responses/{response_id}/cancel", cancel_response, None, is_counted=False),  # it ends requests, too

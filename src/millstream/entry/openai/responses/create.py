@@ -11,14 +11,12 @@ from millstream.entry.failure import INTERNAL, RequestFailed
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.call import resolve_rid
-from millstream.entry.openai.chat import render
 from millstream.entry.openai.responses.body import Draft, Output
-from millstream.entry.openai.responses.conversation import to_messages
 from millstream.entry.openai.responses.events import ResponseStream
 from millstream.entry.openai.responses.history import conversation
 from millstream.entry.openai.responses.ids import new_response_id
-from millstream.entry.openai.responses.items import Item
 from millstream.entry.openai.responses.job import Job, failure_of
+from millstream.entry.openai.responses.prompt import prompt_of
 from millstream.entry.openai.responses.protocol import RESPONSES, ResponseRequest
 from millstream.entry.openai.responses.tokens import TokenList, wanted_of
 from millstream.entry.priority import check_priority
@@ -70,7 +68,7 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
     reading = conversation(service, request, response_id, exchange.owner)
     items = await before(deadline, received, service.clock, reading)
-    prompt = await before(deadline, received, service.clock, _render(service, request, items))
+    prompt = await before(deadline, received, service.clock, prompt_of(service, request, items))
     req = GenerateReqInput(
         rid=rid,
         text=prompt,
@@ -89,18 +87,6 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
     draft = Draft(id=response_id, request=request, model=model, items=kept)
     tokens = TokenList(wanted, service.text.tokenizer, generation.states[0])
     return Job(draft, generation, tokens, owner=exchange.owner, store=service.responses, manager=service.manager)
-
-
-async def _render(service: Service, request: ResponseRequest, items: list[Item]) -> str:
-    """The prompt text; what is wrong with the messages is wrong with the input that they were made of."""
-    messages = to_messages(request.instructions, items)
-    kwargs = request.chat_template_kwargs
-    try:
-        return await render(service, messages, add_generation_prompt=True, continue_final_message=False, kwargs=kwargs)
-    except RequestError as error:
-        if error.param is None or not error.param.startswith("messages"):
-            raise
-        raise RequestError(error.message, param="input", code=error.code) from None
 
 
 async def _in_background(job: Job) -> None:

@@ -11,13 +11,13 @@ from millstream.entry.http.body import INLINE_BYTES
 from millstream.entry.openai.responses.ids import response_of
 from millstream.entry.openai.responses.items import Item, to_items
 from millstream.entry.openai.responses.lookup import find, not_found
-from millstream.entry.openai.responses.protocol import ResponseRequest
+from millstream.entry.openai.responses.protocol import PromptRequest
 from millstream.entry.service import Service
 from millstream.errors import RequestError
 from millstream.messages import ResponseRecord
 
 
-async def conversation(service: Service, request: ResponseRequest, response_id: str, owner: str) -> list[Item]:
+async def conversation(service: Service, request: PromptRequest, response_id: str, owner: str) -> list[Item]:
     """All items of the conversation, in order; instructions of earlier responses are not among them.
 
     Raises:

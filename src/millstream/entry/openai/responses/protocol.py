@@ -80,8 +80,8 @@ class ResponseRequest(SamplingFields, kw_only=True):
         Raises:
             RequestError: a value is out of range, or asks for what the server does not do; `param` names the field.
         """
-        self._check_modes()
-        self._check_neutral()
+        self._check_ways()
+        check_modes(self)
         check_include(self.include)
         _check_metadata(self.metadata)
         if not 0 <= self.top_logprobs <= MAX_TOP:
@@ -90,7 +90,7 @@ class ResponseRequest(SamplingFields, kw_only=True):
             if (value := getattr(self, name)) is not None and not 1 <= value <= MAX_COUNT:
                 raise RequestError(f"{name} is {value}; it must be from 1 to {MAX_COUNT}.", param=name)
 
-    def _check_modes(self) -> None:
+    def _check_ways(self) -> None:
         if self.stream_options is not None and not self.stream:
             raise RequestError("`stream_options` needs `stream`: true.", param="stream_options")
         if not self.background:
@@ -100,22 +100,46 @@ class ResponseRequest(SamplingFields, kw_only=True):
         if not self.store:
             raise RequestError("A background response is read from the store: `store` must not be false.", param="store")
 
-    def _check_neutral(self) -> None:
-        """Objects and lists that pass only where they ask for nothing."""
-        if self.tools:
-            raise _refusal("tools", "tools are not supported by this server")
-        if self.truncation != "disabled":
-            raise _refusal("truncation", "the input is never cut; what is too long is an error")
-        for name, value in self.reasoning.items():
-            if not (value is None or (name == "effort" and value == "none")):
-                raise _refusal(f"reasoning.{name[:100]}", "the model has no reasoning modes")
-        for name, value in self.text.items():
-            if name == "format":
-                _check_format(value)
-            elif name != "verbosity":
-                raise RequestError(f"Unrecognized field `text.{name[:100]}`.", param=f"text.{name[:100]}")
-            elif value not in (None, "medium"):
-                raise _refusal("text.verbosity", "the model has no verbosity modes")
+
+class InputTokensRequest(Struct, kw_only=True):
+    """POST /v1/responses/input_tokens: the fields of a request for a response on which its prompt depends."""
+
+    input: str | list[Any]
+    model: str = ""
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    text: dict[str, Any] = {}
+    tool_choice: Literal["auto", "none"] = "auto"
+    tools: list[Any] = []
+    parallel_tool_calls: bool = True
+    truncation: Literal["disabled", "auto"] = "disabled"
+    reasoning: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+PromptRequest = ResponseRequest | InputTokensRequest
+
+
+def check_modes(request: PromptRequest) -> None:
+    """Check fields that pass only where they ask for nothing.
+
+    Raises:
+        RequestError: one asks for what the server does not do.
+    """
+    if request.tools:
+        raise _refusal("tools", "tools are not supported by this server")
+    if request.truncation != "disabled":
+        raise _refusal("truncation", "the input is never cut; what is too long is an error")
+    for name, value in request.reasoning.items():
+        if not (value is None or (name == "effort" and value == "none")):
+            raise _refusal(f"reasoning.{name[:100]}", "the model has no reasoning modes")
+    for name, value in request.text.items():
+        if name == "format":
+            _check_format(value)
+        elif name != "verbosity":
+            raise RequestError(f"Unrecognized field `text.{name[:100]}`.", param=f"text.{name[:100]}")
+        elif value not in (None, "medium"):
+            raise _refusal("text.verbosity", "the model has no verbosity modes")
 
 
 def _check_format(value: Any) -> None:
@@ -181,3 +205,11 @@ RESPONSES = FieldRules(
         "prompt_cache_options": Refused("prefixes are found by their tokens, and stay cached while there is room"),
     },
 )  # fmt: skip
+
+INPUT_TOKENS = FieldRules(
+    honoured=InputTokensRequest,
+    refused={
+        "conversation": Refused(f"{_NO_MANAGED}; use `previous_response_id`"),
+        "personality": Refused(_NO_MANAGED),
+    },
+)

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from openai.types.responses import Response as OpenAIResponse
 
+from millstream.entry.service import LoadedText
 from millstream.messages import Length, Stop, TokenizedGenerateReqInput
-from tests.support.asgi import Call, run, until
-from tests.support.engine import NAMES, Entry, hold
+from millstream.text.chat_template import ChatTemplate
+from tests.support.asgi import Call, post, run, until
+from tests.support.engine import NAMES, TOKENIZER, Entry, hold
 from tests.support.short_way import ShortWay
 from tests.unit.entry.openai.responses.harness import PATH, ask, checked, events_of, joined, made, prompt_of, send, text_of
 
@@ -253,5 +255,55 @@ def test_a_response_goes_by_its_own_id_where_the_client_gave_no_rid() -> None:
         entry = Entry()
         body = await made(entry)
         assert entry.engine.requests[-1].rid == body["id"]
+
+    run(scenario())
+
+
+def test_input_tokens_are_counted_as_they_would_be_used() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        one = await made(entry, {"input": "one"})
+        fields = {"input": "two", "instructions": "Be brief.", "previous_response_id": one["id"]}
+        two = await made(entry, fields)
+        num_sent = len(entry.engine.sent)
+        counted = await post(entry.app, f"{PATH}/input_tokens", fields)
+        assert counted.body == {"object": "response.input_tokens", "input_tokens": two["usage"]["input_tokens"]}
+        for body, param in (
+            ({}, "input"), ({"input": [5]}, "input[0]"), ({"input": "hi", "tools": [{}]}, "tools"),
+            ({"input": "hi", "n": 1}, "n"), ({"input": "hi", "conversation": "c"}, "conversation"), ({"input": "hi", "truncation": "auto"}, "truncation"),
+        ):  # fmt: skip
+            response = await post(entry.app, f"{PATH}/input_tokens", body)
+            assert (response.status, response.error["param"]) == (400, param)
+        assert len(entry.engine.sent) == num_sent
+
+    run(scenario())
+
+
+TOOLS = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "({{ c.function.name }}{{ c.function.arguments | tojson }}){% endfor %}{% endfor %}{% if tools %}tools{% endif %}"
+)
+
+
+def test_function_items_are_written_as_the_chat_route_writes_them() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        text = LoadedText(tokenizer=TOKENIZER, template=ChatTemplate(TOOLS, TOKENIZER.special_tokens), names=NAMES)
+        entry.service.text_loaded(text)
+        call = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'}
+        output = {"type": "function_call_output", "call_id": "c1", "output": "2"}
+        one = await made(entry, {"input": [{"role": "user", "content": "add"}, call, output]}, "two")
+        await made(entry, {"input": "thanks", "previous_response_id": one["id"]})
+        function = {"name": "add", "arguments": '{"a": 1}'}
+        chat: list[dict[str, Any]] = [
+            {"role": "user", "content": "add"},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "2"},
+            {"role": "assistant", "content": "two"},
+            {"role": "user", "content": "thanks"},
+        ]
+        by_items = prompt_of(entry)
+        assert (await post(entry.app, "/v1/chat/completions", {"messages": chat})).status == 200
+        assert prompt_of(entry) == by_items
 
     run(scenario())
