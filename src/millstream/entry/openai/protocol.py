@@ -39,7 +39,9 @@ class GenerationFields(SamplingFields, kw_only=True):
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False  # in `logprobs` tokens go by their ids
     prompt_logprobs: int | None = None  # so many of the likeliest at each position of the prompt; not in a stream
-    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None  # answered by the only one, `default`
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = (
+        None  # answered by the only one, `default`
+    )
 
 
 class ChatCompletionRequest(GenerationFields, kw_only=True):
@@ -75,6 +77,7 @@ _WITHOUT_EFFECT = {
     "safety_identifier": "not used",
     "prompt_cache_key": "prefixes are found by their tokens; use `cache_salt` to keep them apart",
     "prompt_cache_retention": "prefixes stay cached while there is room",
+    "prompt_cache_options": "prefixes are found by their tokens, and stay cached while there is room",
     "prediction": "a hint for speed; the answer is the same without it",
     "parallel_tool_calls": "there are no tool calls",
 }
@@ -87,11 +90,14 @@ _FORMS: dict[str, Any] = {
     "safety_identifier": str,
     "prompt_cache_key": str,
     "prompt_cache_retention": Literal["in_memory", "in-memory", "24h"],
+    "prompt_cache_options": dict[str, Any],
     "prediction": dict[str, Any],
     "parallel_tool_calls": bool,
 }
 
 _LOGPROBS_HERE = "use OpenAI's `logprobs`"
+_NO_CODE = "code from requests is never run"
+_NO_REASONING = "the model has no reasoning modes"
 _NO_TOOLS = "tools are not supported by this server"
 _NO_GRAMMAR = "structured output is not supported by this server"
 _NO_MEDIA = "this server takes and makes text only"
@@ -119,7 +125,8 @@ _REFUSED = {
     "guided_regex": Refused(_NO_GRAMMAR),
     "guided_choice": Refused(_NO_GRAMMAR),
     "guided_grammar": Refused(_NO_GRAMMAR),
-    "custom_logit_processor": Refused("code from requests is never run", ("",)),
+    "custom_logit_processor": Refused(_NO_CODE, ("",)),
+    "logits_processors": Refused(_NO_CODE, ([],)),
     "custom_params": Refused("they are for custom logit processors"),
     "input_ids": Refused("use /v1/completions or /generate for token ids"),
     "input_embeds": Refused("embeddings as input are not supported by this server"),
@@ -132,7 +139,8 @@ _REFUSED = {
     "lora_path": Refused(_NO_LORA, ("",)),
     "session_id": Refused(_NO_SESSIONS),
     "session_params": Refused(_NO_SESSIONS, ({},)),
-    "reasoning_effort": Refused("the model has no reasoning modes", ("none",)),
+    "reasoning_effort": Refused(_NO_REASONING, ("none",)),
+    "thinking_token_budget": Refused(_NO_REASONING),
     "verbosity": Refused("the model has no verbosity modes", ("medium",)),
     "separate_reasoning": Refused("reasoning is not taken apart by this server", (False,)),
     "return_hidden_states": Refused("hidden states are not available", (False,)),
@@ -143,6 +151,12 @@ _REFUSED = {
     "bad_words": Refused("use `logit_bias` to ban tokens", ([],)),
     "allowed_token_ids": Refused("use `logit_bias` to prefer tokens"),
     "truncate_prompt_tokens": Refused("prompts are never cut"),
+    "include_stop_str_in_output": Refused("use `no_stop_trim`", (False,)),
+    "return_prompt_token_ids": Refused("use `return_token_ids`", (False,)),
+    "request_id": Refused("use `rid`, or the header X-Request-Id"),
+    "moderation": Refused("nothing is moderated by this server"),
+    "mm_processor_kwargs": Refused(_NO_MEDIA, ({},)),
+    "vllm_xargs": Refused(_INTERNAL, ({},)),
     "kv_transfer_params": Refused(_INTERNAL),
     "bootstrap_host": Refused(_INTERNAL),
     "bootstrap_port": Refused(_INTERNAL),

@@ -206,7 +206,7 @@ def test_fields_without_effect_and_neutral_values_pass(body: dict[str, Any]) -> 
         ("top_logprobs", 2),
         ("modalities", ["text", "audio"]),
         ("reasoning_effort", "high"),
-        ("service_tier", "fast"),
+        ("service_tier", "turbo"),
         ("regex", "a+"),
         ("lora_path", "x"),
         ("priority", 5),

@@ -44,7 +44,7 @@ FIELDS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "return_token_ids": (True, NO_BOOLEAN),
     "return_tokens_as_token_ids": (True, NO_BOOLEAN),
     "prompt_logprobs": (None, (*NO_INTEGER, -1, 21)),
-    "service_tier": ("auto", (*NO_STRING, "fast", "", "Auto")),
+    "service_tier": ("auto", (*NO_STRING, "", "Auto", "turbo")),
     "temperature": (1, (*NO_NUMBER, -0.1, 100.5)),
     "top_p": (1, (*NO_NUMBER, 0, -1, 1.5)),
     "top_k": (5, (*NO_INTEGER, 0, -2, 2**31)),
@@ -76,6 +76,7 @@ FIELDS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "safety_identifier": ("u", NO_STRING),
     "prompt_cache_key": ("u", NO_STRING),
     "prompt_cache_retention": ("24h", (*NO_STRING, "48h")),
+    "prompt_cache_options": ({"mode": "implicit"}, NO_OBJECT),
     "prediction": ({"type": "content", "content": "x"}, NO_OBJECT),
     "parallel_tool_calls": (True, NO_BOOLEAN),
 }  # fmt: skip
