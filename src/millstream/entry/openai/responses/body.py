@@ -54,7 +54,7 @@ class Draft:
             "parallel_tool_calls": request.parallel_tool_calls,
             "previous_response_id": request.previous_response_id,
             "prompt_cache_key": request.prompt_cache_key,
-            "prompt_cache_retention": request.prompt_cache_retention,
+            "prompt_cache_retention": (request.prompt_cache_retention or "").replace("-", "_") or None,
             "reasoning": {"effort": request.reasoning.get("effort"), "summary": None},
             "safety_identifier": request.safety_identifier,
             "service_tier": "default",

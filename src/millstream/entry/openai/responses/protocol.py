@@ -60,7 +60,7 @@ class ResponseRequest(SamplingFields, kw_only=True):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None  # only repeated: room decides
     min_tokens: int = 0
     chat_template_kwargs: dict[str, Any] = {}
     cache_salt: str = ""
@@ -188,6 +188,8 @@ _NO_MANAGED = "it is kept by OpenAI's own service"
 
 RESPONSES = FieldRules(
     honoured=ResponseRequest,
+    without_effect={"prompt_cache_options": "prefixes are found by their tokens, and stay cached while there is room"},
+    forms={"prompt_cache_options": dict[str, Any]},
     refused={
         "n": Refused("a response has one answer", (1,)),
         "max_tokens": Refused("here it is called `max_output_tokens`"),
@@ -202,7 +204,6 @@ RESPONSES = FieldRules(
         "access_programs": Refused(_NO_MANAGED),
         "background_options": Refused("a background response runs as soon as it can", ({"completion_window": "soonest"},)),
         "image": Refused("this server takes and makes text only"),
-        "prompt_cache_options": Refused("prefixes are found by their tokens, and stay cached while there is room"),
     },
 )  # fmt: skip
 

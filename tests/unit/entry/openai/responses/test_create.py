@@ -270,7 +270,8 @@ def test_input_tokens_are_counted_as_they_would_be_used() -> None:
         assert counted.body == {"object": "response.input_tokens", "input_tokens": two["usage"]["input_tokens"]}
         for body, param in (
             ({}, "input"), ({"input": [5]}, "input[0]"), ({"input": "hi", "tools": [{}]}, "tools"),
-            ({"input": "hi", "n": 1}, "n"), ({"input": "hi", "conversation": "c"}, "conversation"), ({"input": "hi", "truncation": "auto"}, "truncation"),
+            ({"input": "hi", "n": 1}, "n"), ({"input": "hi", "conversation": "c"}, "conversation"),
+            ({"input": "hi", "truncation": "auto"}, "truncation"),
         ):  # fmt: skip
             response = await post(entry.app, f"{PATH}/input_tokens", body)
             assert (response.status, response.error["param"]) == (400, param)

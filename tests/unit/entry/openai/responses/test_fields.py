@@ -96,7 +96,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"safety_identifier": 5}, "safety_identifier"),
     ({"prompt_cache_key": 5}, "prompt_cache_key"),
     ({"prompt_cache_retention": "1h"}, "prompt_cache_retention"),
-    ({"prompt_cache_options": {"mode": "explicit"}}, "prompt_cache_options"),
+    ({"prompt_cache_options": "explicit"}, "prompt_cache_options"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
     ({"conversation": "conv_1"}, "conversation"),
     ({"context_management": [{"type": "compaction"}]}, "context_management"),
@@ -178,6 +178,7 @@ NEUTRAL: list[dict[str, Any]] = [
     {"metadata": {"k" * 64: "v" * 512} | {str(number): "" for number in range(15)}},
     {"background_options": {"completion_window": "soonest"}, "context_management": [], "n": 1},
     {"instructions": ""},
+    {"prompt_cache_options": {"mode": "explicit"}, "prompt_cache_retention": "in-memory"},
 ]
 
 
