@@ -27,7 +27,7 @@ some = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCh
 PROMPT = random.Random(5).choices(range(5, 49000), k=300)
 TEXT = (
     "The river that drives the mill rises in the hills to the north of the town. In spring, when the snow melts, it carries so "
-    "much water that the wheel has to be stopped, and the miller spends his days mending sacks and waiting for the flood to pass."
+    "much water that the wheel has to be stopped, and the miller spends his days with sacks and waiting for the flood to pass."
 )
 PARAMS = LogprobParams(top=5, token_ids=(7, 49_151), prompt_start=0)
 
