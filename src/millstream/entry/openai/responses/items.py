@@ -24,7 +24,7 @@ _FIELDS = {
 }
 
 
-def to_items(value: str | list[Any], response_id: str, *, template_uses_tools: bool) -> list[Item]:
+def to_items(value: str | list[Any], response_id: str, *, writes_tool_calls: bool) -> list[Item]:
     """The items of a request's `input` in full form, with ids; references to stored items stay as they are.
 
     Raises:
@@ -42,7 +42,7 @@ def to_items(value: str | list[Any], response_id: str, *, template_uses_tools: b
         if not isinstance(item, dict):
             raise RequestError(f"{where} must be an object.", param=where)
         kind = _kind(item, where)
-        if kind in _NEEDS_TOOLS and not template_uses_tools:
+        if kind in _NEEDS_TOOLS and not writes_tool_calls:
             raise RequestError(
                 f"{where} belongs to a tool call, which this model's chat template cannot write.", param=f"{where}.type"
             )

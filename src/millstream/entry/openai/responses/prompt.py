@@ -13,8 +13,8 @@ from millstream.entry.service import Service
 from millstream.errors import RequestError
 
 
-async def prompt_of(service: Service, request: PromptRequest, items: list[Item]) -> str:
-    """The prompt text for a conversation.
+async def prompt_of(service: Service, request: PromptRequest, items: list[Item]) -> str | list[int]:
+    """The prompt for a conversation, text or ids.
 
     Raises:
         RequestError: the template refuses it, or it is too long; what is wrong with the messages is wrong with the input that

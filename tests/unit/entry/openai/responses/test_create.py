@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 from openai.types.responses import Response as OpenAIResponse
 
-from millstream.entry.service import LoadedText
 from millstream.messages import Length, Stop, TokenizedGenerateReqInput
-from millstream.text.chat_template import ChatTemplate
 from tests.support.asgi import Call, post, run, until
-from tests.support.engine import NAMES, TOKENIZER, Entry, hold
+from tests.support.engine import NAMES, Entry, hold
 from tests.support.short_way import ShortWay
 from tests.unit.entry.openai.responses.harness import PATH, ask, checked, events_of, joined, made, prompt_of, send, text_of
 
@@ -288,9 +286,7 @@ TOOLS = (
 
 def test_function_items_are_written_as_the_chat_route_writes_them() -> None:
     async def scenario() -> None:
-        entry = Entry()
-        text = LoadedText(tokenizer=TOKENIZER, template=ChatTemplate(TOOLS, TOKENIZER.special_tokens), names=NAMES)
-        entry.service.text_loaded(text)
+        entry = Entry(templates={"default": TOOLS})
         call = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'}
         output = {"type": "function_call_output", "call_id": "c1", "output": "2"}
         one = await made(entry, {"input": [{"role": "user", "content": "add"}, call, output]}, "two")

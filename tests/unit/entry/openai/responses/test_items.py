@@ -18,7 +18,7 @@ OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "2"}
 
 
 def messages_of(value: Any, instructions: str | None = None) -> list[dict[str, Any]]:
-    return to_messages(instructions, to_items(value, ID, template_uses_tools=True))
+    return to_messages(instructions, to_items(value, ID, writes_tool_calls=True))
 
 
 @pytest.mark.parametrize("number", [0, 3, 255, 70000])
@@ -38,23 +38,23 @@ def test_what_is_no_id_of_ours_leads_nowhere(wrong: str) -> None:
 
 def test_the_number_of_items_is_bounded() -> None:
     with pytest.raises(RequestError) as caught:
-        to_items([{"role": "user", "content": "x"}] * (MAX_MESSAGES + 1), ID, template_uses_tools=False)
+        to_items([{"role": "user", "content": "x"}] * (MAX_MESSAGES + 1), ID, writes_tool_calls=False)
     assert caught.value.param == "input"
 
 
 def test_text_and_messages_in_easy_form_get_the_full_form() -> None:
-    (item,) = to_items("hi", ID, template_uses_tools=False)
+    (item,) = to_items("hi", ID, writes_tool_calls=False)
     assert item == {
         "id": input_id("msg", ID, 0), "type": "message", "role": "user", "status": "completed",
         "content": [{"type": "input_text", "text": "hi"}],
     }  # fmt: skip
-    (item,) = to_items([{"role": "assistant", "content": "hi", "phase": "final_answer"}], ID, template_uses_tools=False)
+    (item,) = to_items([{"role": "assistant", "content": "hi", "phase": "final_answer"}], ID, writes_tool_calls=False)
     assert item["content"] == [{"type": "output_text", "text": "hi", "annotations": [], "logprobs": []}]
 
 
 def test_an_item_keeps_the_id_and_status_it_came_with() -> None:
     given = {"type": "message", "id": "msg_mine", "role": "user", "status": "incomplete", "content": []}
-    assert to_items([given], ID, template_uses_tools=False) == [given]
+    assert to_items([given], ID, writes_tool_calls=False) == [given]
 
 
 def test_instructions_come_first_and_reasoning_is_left_out() -> None:
@@ -63,7 +63,7 @@ def test_instructions_come_first_and_reasoning_is_left_out() -> None:
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": "hi"},
     ]
-    assert to_items([reasoning], ID, template_uses_tools=False) == [reasoning]
+    assert to_items([reasoning], ID, writes_tool_calls=False) == [reasoning]
 
 
 def test_several_parts_stay_parts() -> None:
