@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
+from millstream.entry.limits import MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Seed, Timeout, TokenId, TokenLists
+from millstream.entry.openai.messages import MESSAGE
 from millstream.entry.sampling import SamplingFields
+from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS
 
 DEFAULT_MAX_NEW_TOKENS = 128
 
@@ -16,24 +19,24 @@ class GenerateRequest(Struct, kw_only=True):
     """POST /generate: one prompt, `text` or `input_ids`."""
 
     text: str | None = None
-    input_ids: list[int] | None = None
+    input_ids: list[TokenId] | None = None
     sampling_params: dict[str, Any] = {}
     stream: bool = False
     include_progress: bool = False  # of a stream
-    rid: str | None = None
-    timeout: float | None = None  # seconds
-    priority: int = 0  # the higher goes first
-    cache_salt: str = ""
-    extra_key: str = ""
+    rid: Rid | None = None
+    timeout: Timeout | None = None  # seconds
+    priority: Priority = 0  # the higher goes first
+    cache_salt: Salt = ""
+    extra_key: Salt = ""
 
 
 class NativeSampling(SamplingFields, kw_only=True):
     """`sampling_params` of /generate. `sampling_seed` is SGLang's name of `seed`."""
 
-    max_new_tokens: int | None = None  # absent: DEFAULT_MAX_NEW_TOKENS, shortened to what the context leaves
-    min_new_tokens: int = 0
+    max_new_tokens: MaxTokens | None = None  # absent: DEFAULT_MAX_NEW_TOKENS, shortened to what the context leaves
+    min_new_tokens: MinTokens = 0
     n: int = 1
-    sampling_seed: int | None = None
+    sampling_seed: Seed | None = None
 
 
 class AbortRequest(Struct, kw_only=True):
@@ -60,7 +63,7 @@ class DetokenizeRequest(Struct, kw_only=True):
     """POST /detokenize: a list of token ids, or a list of such lists."""
 
     model: str = ""
-    tokens: list[Any]
+    tokens: TokenLists
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
 
@@ -69,16 +72,16 @@ class ScoreRequest(Struct, kw_only=True):
     """POST /v1/score: `query` and `items` both as text or both as token ids."""
 
     model: str = ""
-    query: str | list[int]
-    items: str | list[Any]
-    label_token_ids: list[int]
+    query: str | list[TokenId]
+    items: str | Prompts
+    label_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LOGPROB_TOKEN_IDS)]
     apply_softmax: bool = False  # among the labels; otherwise probabilities among all tokens
     item_first: bool = False  # before the query
-    rid: str | None = None
-    timeout: float | None = None  # seconds
-    priority: int = 0  # the higher goes first
-    cache_salt: str = ""
-    extra_key: str = ""
+    rid: Rid | None = None
+    timeout: Timeout | None = None  # seconds
+    priority: Priority = 0  # the higher goes first
+    cache_salt: Salt = ""
+    extra_key: Salt = ""
 
 
 _NO_LOGPROBS = "log probabilities are not supported by this server"
@@ -101,6 +104,7 @@ SAMPLING = FieldRules(
 
 GENERATE = FieldRules(
     honoured=GenerateRequest,
+    example={"text": "Once upon a time", "sampling_params": {"max_new_tokens": 16}},
     parts={"sampling_params": SAMPLING},
     without_effect={"no_logs": "no prompt or answer text is ever logged", "log_metrics": "not used"},
     refused={
@@ -128,20 +132,23 @@ GENERATE = FieldRules(
     },
 )
 
-ABORT = FieldRules(honoured=AbortRequest, for_admins=("abort_all", "prefix"))
+ABORT = FieldRules(honoured=AbortRequest, example={"abort_all": True}, for_admins=("abort_all", "prefix"))
 
 TOKENIZE = FieldRules(
     honoured=TokenizeRequest,
+    parts={"messages": MESSAGE},
+    example={"prompt": "Once upon a time"},
     refused={
         "tools": Refused("tools are not supported by this server", ([],)),
         "chat_template": Refused("the server's operator chooses the template"),
     },
 )
 
-DETOKENIZE = FieldRules(honoured=DetokenizeRequest)
+DETOKENIZE = FieldRules(honoured=DetokenizeRequest, example={"tokens": [1, 2, 3]})
 
 SCORE = FieldRules(
     honoured=ScoreRequest,
+    example={"query": "Is the sky blue?", "items": [" Yes", " No"], "label_token_ids": [1, 2]},
     refused={
         "temperature": Refused("probabilities are the model's own", (1, 1.0)),
         "return_token_logprobs": Refused("the prompts' log probabilities are told by /generate", (False,)),
