@@ -188,6 +188,7 @@ _NO_MANAGED = "it is kept by OpenAI's own service"
 
 RESPONSES = FieldRules(
     honoured=ResponseRequest,
+    example={"input": "Say hello"},
     without_effect={"prompt_cache_options": "prefixes are found by their tokens, and stay cached while there is room"},
     forms={"prompt_cache_options": dict[str, Any]},
     refused={
@@ -209,6 +210,7 @@ RESPONSES = FieldRules(
 
 INPUT_TOKENS = FieldRules(
     honoured=InputTokensRequest,
+    example={"input": "Say hello"},
     refused={
         "conversation": Refused(f"{_NO_MANAGED}; use `previous_response_id`"),
         "personality": Refused(_NO_MANAGED),
