@@ -16,13 +16,19 @@ from millstream.ipc.channel import Sender
 from millstream.messages import (
     AbortOthersReply,
     AbortOthersReq,
+    FlushReply,
+    FlushReq,
     LedgerQuery,
+    ResponseRecord,
+    ResponseReply,
+    ResponseReq,
     StatsReply,
     StatsReq,
     WorkerReply,
     WorkerReport,
     WorkerReq,
 )
+from millstream.messages.workers import ResponseDeed
 
 ANSWER_TIMEOUT_S = 5.0
 WORKER_TIMEOUT_S = 2.0
@@ -58,6 +64,15 @@ class Questions:
         reply: AbortOthersReply = await self._ask(self._to_scheduler, ask, ANSWER_TIMEOUT_S)
         return reply.rids
 
+    async def flush(self) -> FlushReply:
+        """Have the scheduler forget the prefixes it keeps, unless requests are live.
+
+        Raises:
+            EngineDeadError: the scheduler does not answer.
+        """
+        reply: FlushReply = await self._ask(self._to_scheduler, partial(FlushReq, entry=self._entry), ANSWER_TIMEOUT_S)
+        return reply
+
     async def worker(self, to_worker: Sender, ledger: LedgerQuery | None = None) -> WorkerReport:
         """Ask another entry worker how it is.
 
@@ -67,7 +82,17 @@ class Questions:
         reply: WorkerReply = await self._ask(to_worker, partial(WorkerReq, entry=self._entry, ledger=ledger), WORKER_TIMEOUT_S)
         return reply.report
 
-    def answer(self, message: StatsReply | AbortOthersReply | WorkerReply) -> None:
+    async def response(self, to_worker: Sender, response_id: str, owner: str, deed: ResponseDeed) -> ResponseRecord | None:
+        """Have another entry worker do something with a response that it keeps; returns the response, if it has it.
+
+        Raises:
+            EngineDeadError: it does not answer.
+        """
+        ask = partial(ResponseReq, entry=self._entry, response_id=response_id, owner=owner, deed=deed)
+        reply: ResponseReply = await self._ask(to_worker, ask, WORKER_TIMEOUT_S)
+        return reply.record
+
+    def answer(self, message: StatsReply | AbortOthersReply | FlushReply | WorkerReply | ResponseReply) -> None:
         """Take an answer. One that nobody waits for any more is dropped."""
         future = self._waiting.pop(message.id, None)
         if future is not None and not future.done():

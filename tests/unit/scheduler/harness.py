@@ -271,6 +271,7 @@ class Desk:
         call: str = "",
         seed: int = 1,
         priority: int = 0,
+        is_probe: bool = False,
         logprobs: LogprobParams | None = None,
         **sampling: Any,
     ) -> None:
@@ -290,6 +291,7 @@ class Desk:
                 entry=entry,
                 call=call,
                 priority=priority,
+                is_probe=is_probe,
                 logprobs=logprobs,
                 timing=Timing(),
             )

@@ -11,10 +11,12 @@ from millstream.entry.anthropic.protocol import COUNT_TOKENS, MESSAGES
 from millstream.entry.describe.capabilities import describe_api, describe_server
 from millstream.entry.describe.openapi import document
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.http.route import Route, get, post
+from millstream.entry.http.route import Route, delete, get, post
 from millstream.entry.native.abort import abort_request
+from millstream.entry.native.flush import flush_cache
 from millstream.entry.native.generate import generate
-from millstream.entry.native.info import health, model, models, ready, root, server_info
+from millstream.entry.native.health import health_generate
+from millstream.entry.native.info import health, model, model_info, models, ready, root, server_info
 from millstream.entry.native.ledger import debug_ledger
 from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, SCORE, TOKENIZE
 from millstream.entry.native.score import score
@@ -22,6 +24,17 @@ from millstream.entry.native.tokenize import detokenize, tokenize
 from millstream.entry.openai.chat import chat_completions
 from millstream.entry.openai.completions import completions
 from millstream.entry.openai.protocol import CHAT, COMPLETIONS
+from millstream.entry.openai.responses.create import create_response
+from millstream.entry.openai.responses.prompt import count_input_tokens
+from millstream.entry.openai.responses.protocol import INPUT_TOKENS, RESPONSES
+from millstream.entry.openai.responses.stored import (
+    QUERY_LIST,
+    QUERY_READ,
+    cancel_response,
+    delete_response,
+    list_input_items,
+    read_response,
+)
 from millstream.entry.service import Service
 
 
@@ -39,7 +52,13 @@ ROUTES: tuple[Route, ...] = (
     get("/", root),
     get("/health", health, access="open"),
     get("/ready", ready, access="open"),
+    get("/health_generate", health_generate, query=("timeout",), access="open"),
     get("/server_info", server_info, access="admin"),
+    get("/get_server_info", server_info, access="admin"),
+    get("/model_info", model_info),
+    get("/get_model_info", model_info),
+    get("/flush_cache", flush_cache, query=("timeout",), access="admin"),
+    post("/flush_cache", flush_cache, None, access="admin"),
     get("/debug/ledger", debug_ledger, query=("rid",), access="admin"),
     get("/openapi.json", openapi),
     get("/v1/capabilities", capabilities),
@@ -47,6 +66,12 @@ ROUTES: tuple[Route, ...] = (
     get("/v1/models/{model}", model),
     post("/v1/chat/completions", chat_completions, CHAT),
     post("/v1/completions", completions, COMPLETIONS),
+    post("/v1/responses", create_response, RESPONSES),
+    post("/v1/responses/input_tokens", count_input_tokens, INPUT_TOKENS),
+    get("/v1/responses/{response_id}", read_response, query=QUERY_READ),
+    delete("/v1/responses/{response_id}", delete_response),
+    post("/v1/responses/{response_id}/cancel", cancel_response, None, is_counted=False),  # it ends requests, too
+    get("/v1/responses/{response_id}/input_items", list_input_items, query=QUERY_LIST),
     post("/v1/messages", messages, MESSAGES),
     post("/v1/messages/count_tokens", count_tokens, COUNT_TOKENS),
     post("/generate", generate, GENERATE),
