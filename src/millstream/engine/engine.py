@@ -7,20 +7,21 @@ and end in one way, whoever asks from whichever thread or event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeAlias, TypeVar, overload
 
 from millstream.config import EMBEDDED_MODEL, ServerConfig
-from millstream.engine.calls import Json, abort, generate_stream, generate_whole, server_info
+from millstream.engine.calls import Json, abort, generate_stream, generate_whole, live_facts
 from millstream.engine.core import Core
-from millstream.errors import StartupError
+from millstream.errors import EngineDeadError, StartupError
 from millstream.execution.interface import Executor
 
 T = TypeVar("T")
 SamplingFields = dict[str, Any]
-Answer = Json | list[Json]
+Answer: TypeAlias = Json | list[Json]
 
 NOT_OF_AN_ENGINE = (
     *("host", "port", "entry_workers", "api_key", "api_key_file", "admin_api_key", "admin_api_key_file", "allowed_origins"),
@@ -88,7 +89,8 @@ class Engine:
         body = _body(prompt, sampling_params, fields)
         if stream:
             return self._iterate(generate_stream(self._core.service, {**body, "stream": True}))
-        return self._wait(generate_whole(self._core.service, body))
+        answer: Answer = self._wait(generate_whole(self._core.service, body))
+        return answer
 
     async def async_generate(
         self,
@@ -113,14 +115,14 @@ class Engine:
         Raises:
             RequestError: none is named.
         """
-        return self._wait(abort(self._core.service, rid, prefix=prefix, abort_all=abort_all))
+        return self._wait(abort(self._core.service, {"rid": rid, "prefix": prefix, "abort_all": abort_all}))
 
     def get_server_info(self) -> Json:
         """What `/server_info` of a server would say of the engine: options, counts, pages."""
-        return self._wait(server_info(self._core.service))
+        return self._wait(live_facts(self._core.service))
 
     def shutdown(self) -> None:
-        """Abort what runs and free the model. Whatever is asked of the engine then is refused; to call it twice does no harm."""
+        """Abort what runs and free the model. What is asked of the engine then is refused; to call it twice does no harm."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -142,14 +144,18 @@ class Engine:
             while (event := self._wait(_next(events))) is not None:
                 yield event
         finally:
-            self._wait(_close(events))
+            self._leave(events)
 
     async def _iterate_async(self, events: AsyncIterator[Json]) -> AsyncIterator[Json]:
         try:
             while (event := await asyncio.wrap_future(self._core.run(_next(events)))) is not None:
                 yield event
         finally:
-            self._wait(_close(events))  # short: it only says that nobody reads
+            self._leave(events)  # short: it only says that nobody reads
+
+    def _leave(self, events: AsyncIterator[Json]) -> None:
+        with contextlib.suppress(EngineDeadError):  # shut down: all streams have ended
+            self._wait(_close(events))
 
 
 async def _next(events: AsyncIterator[Json]) -> Json | None:
