@@ -35,6 +35,8 @@ def run_step(executor: Executor, rows: list[ForwardRow]) -> ForwardOutput:
 def _run_alone(executor: Executor, row: ForwardRow, index: int, output: ForwardOutput) -> None:
     """Run one row; what comes of it takes its place in `output`."""
     output.errors.pop(index, None)
+    for told in (output.logprobs, output.prompt_logprobs, output.hidden):
+        told.pop(index, None)
     try:
         alone = _run(executor, [row])
     except Exception as error:
@@ -46,6 +48,12 @@ def _run_alone(executor: Executor, row: ForwardRow, index: int, output: ForwardO
         output.errors[index] = alone.errors[0]
     if 0 in alone.finished:
         output.finished.add(index)
+    if 0 in alone.logprobs:
+        output.logprobs[index] = alone.logprobs[0]
+    if 0 in alone.prompt_logprobs:
+        output.prompt_logprobs[index] = alone.prompt_logprobs[0]
+    if 0 in alone.hidden:
+        output.hidden[index] = alone.hidden[0]
 
 
 def _run(executor: Executor, rows: list[ForwardRow]) -> ForwardOutput:

@@ -24,6 +24,7 @@ from millstream.messages import (
     Replay,
     ReplayedRequest,
     ReplayReq,
+    RowDetails,
     TokenColumns,
     TokenRow,
 )
@@ -71,6 +72,8 @@ class StepOutput:
             self._add_to_columns(req, new_ids)
             return
         row = TokenRow(req.rid, list(new_ids), req.usage, held_back, finish, None if finish is None else req.timing)
+        if finish is not None and req.embedding is not None:
+            row.details = RowDetails(embedding=req.embedding)
         req.held_back = held_back
         if finish is not None:
             req.final_row = row

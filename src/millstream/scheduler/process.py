@@ -63,6 +63,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
                     chunked_prefill_size=config.server.chunked_prefill_size,
                     context_length=engine.context_length,
                     vocab_size=engine.vocab_size,
+                    hidden_size=engine.hidden_size,
                     target_itl_s=config.server.target_itl_ms / 1000 or None,
                 ),
                 to_detokenizer=to_detokenizer,

@@ -49,6 +49,7 @@ class NativeExecutor:
         if not rows:
             return output
         self._run(rows, [1 + len(row.draft) if row.sample else 0 for row in rows])
+        self._note_kept(rows, output)
         self._check_states(rows, output)
         sampled = [index for index, row in enumerate(rows) if row.sample]
         if sampled:
@@ -79,7 +80,18 @@ class NativeExecutor:
             parts.append((row.reach - start, start, row.pages, outputs))
             for source, target in row.copies:
                 self._model.copy_page(source, target)
-        self._model.forward(np.array(token_ids, dtype=np.int32), parts)
+        embedded = {
+            index: row.input_embeds[row.start : row.end]
+            for index, row in enumerate(rows)
+            if row.input_embeds is not None and row.start < len(row.input_embeds)
+        }
+        kept = [index for index, row in enumerate(rows) if row.gives_hidden]
+        self._model.forward(np.array(token_ids, dtype=np.int32), parts, embedded, kept)
+
+    def _note_kept(self, rows: Sequence[ForwardRow], output: ForwardOutput) -> None:
+        kept = [index for index, row in enumerate(rows) if row.gives_hidden]
+        if kept:
+            output.hidden = dict(zip(kept, self._model.kept_states().copy(), strict=True))
 
     def _check_states(self, rows: Sequence[ForwardRow], output: ForwardOutput) -> None:
         """Find rows whose last state is NaN or infinite.
