@@ -1,7 +1,7 @@
 """Server-sent events: the frames, and a stream that keeps itself alive and notices a client that does not read.
 
-Used by `entry.stream`. Rules: each event is one `data:` line of JSON; a stream that succeeds ends with `[DONE]`; one
-that fails ends with an error event, no `[DONE]`, and a closed connection.
+Used by `entry.stream`. Rules: the data of each event is one line of JSON; a stream that fails ends with a closed connection.
+How a stream that succeeds ends is its API's to say: OpenAI's older routes send `[DONE]`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,16 @@ KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients parse every data line as 
 def event(data: bytes) -> bytes:
     """One event. `data` is JSON, which has no raw line break."""
     return b"data: " + data + b"\n\n"
+
+
+def named_event(name: bytes, data: bytes) -> bytes:
+    """One event with a line that names its kind."""
+    return b"event: " + name + b"\ndata: " + data + b"\n\n"
+
+
+def error_event(failure: Failure) -> bytes:
+    """The event that ends a failed stream of the routes that know one kind of event only."""
+    return event(error_body(failure))
 
 
 def progress_comment(progress: Progress) -> bytes:
@@ -81,8 +91,13 @@ class EventStream:
         self._blocked_since = None
         self._last_write = self._loop.time()
 
+    @property
+    def is_free(self) -> bool:
+        """Whether events can be sent at once: none wait to be taken, and there is a way to."""
+        return self._blocked_since is None and self._direct is not None and self._direct.is_free
+
     def try_write(self, data: bytes) -> bool:
-        """Send events at once; False, and nothing sent, while earlier ones wait to be taken, or without a way to."""
+        """Send events at once; False, and nothing sent, where it is not free."""
         if self._blocked_since is not None or self._direct is None or not self._direct.try_write(data):
             return False
         self._last_write = self._loop.time()
@@ -124,14 +139,14 @@ class EventStream:
             await self.write(KEEP_ALIVE)
 
     async def close(self, last: bytes) -> None:
-        """Send the last events and `[DONE]`."""
+        """Send the last events of a stream that succeeded."""
         self._block()
-        await self._exchange.end_stream(last + DONE)
+        await self._exchange.end_stream(last)
 
-    async def fail(self, failure: Failure) -> None:
-        """End with an error event: no `[DONE]`, and the connection is closed."""
+    async def fail(self, last: bytes) -> None:
+        """Send the last events of a stream that failed, and close the connection."""
         self._block()
-        await self._exchange.end_stream(event(error_body(failure)), close=True)
+        await self._exchange.end_stream(last, close=True)
 
     def stop(self) -> None:
         """Stop watching. Must be called, whatever happened."""

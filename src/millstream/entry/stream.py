@@ -33,7 +33,10 @@ class StreamForm(Protocol):
         ...
 
     def row(self, index: int, row: TextRow) -> bytes:
-        """The events for a row of request `index`; may be none. It is the row of nobody else."""
+        """The events for a row of request `index`; may be none. It is the row of nobody else.
+
+        What is returned is sent: a form may count it.
+        """
         ...
 
     def text_event(self, index: int) -> tuple[bytes, bytes] | None:
@@ -45,7 +48,11 @@ class StreamForm(Protocol):
         ...
 
     def closing(self) -> bytes:
-        """The events after the last row of a call that succeeded."""
+        """The events after the last row of a call that succeeded: what ends the stream."""
+        ...
+
+    def broken(self, failure: Failure) -> bytes:
+        """The events that end a stream whose call failed."""
         ...
 
 
@@ -74,10 +81,10 @@ async def stream_answer(exchange: Exchange, service: Service, generation: Genera
             generation.stamp_written(service.clock(), last=True)
             cause = "done"
         else:
-            await stream.fail(failure)
+            await stream.fail(form.broken(failure))
             cause = failure.cause
     except RequestFailed as error:
-        await stream.fail(error.failure)
+        await stream.fail(form.broken(error.failure))
         cause = error.failure.cause
     except ClientGone:
         raise
@@ -85,7 +92,7 @@ async def stream_answer(exchange: Exchange, service: Service, generation: Genera
         log.exception("streaming the answer to %s failed", generation.rid)
         generation.is_broken = True
         cause = INTERNAL.cause
-        await stream.fail(INTERNAL)
+        await stream.fail(form.broken(INTERNAL))
     finally:
         for state in generation.states:
             state.shortcut = None
@@ -131,6 +138,8 @@ def _shortcut(stream: EventStream, form: StreamForm, state: ReqState) -> Callabl
         return stream.text_writer(*around)
 
     def write_at_once(text: str, token_ids: list[int]) -> bool:
+        if not stream.is_free:
+            return False
         events = form.row(state.index, TextRow(state.rid, state.slot, text, token_ids, None))
         return not events or stream.try_write(events)
 

@@ -25,9 +25,14 @@ class DirectWriter:
         self.transport = transport
         self.flow = flow
 
+    @property
+    def is_free(self) -> bool:
+        """Whether the connection takes a part at once."""
+        return not (self.flow.write_paused or self.transport.is_closing())
+
     def try_write(self, data: bytes) -> bool:
         """Write one part, not empty. False, and nothing written: the client reads too slowly, or is gone."""
-        if self.flow.write_paused or self.transport.is_closing():
+        if not self.is_free:
             return False
         self.transport.write(PART % (len(data), data))
         return True

@@ -24,7 +24,7 @@ from millstream.entry.priority import check_priority
 from millstream.entry.release import release_after
 from millstream.entry.sampling import cache_namespace
 from millstream.entry.service import Service
-from millstream.entry.sse import event
+from millstream.entry.sse import DONE, error_event, event
 from millstream.entry.stream import stream_answer
 from millstream.entry.whole import collect
 from millstream.errors import RequestError
@@ -134,8 +134,12 @@ class _DeltaStream:
         return _failure(finish)
 
     def closing(self) -> bytes:
-        """Nothing."""
-        return b""
+        """`[DONE]`."""
+        return DONE
+
+    def broken(self, failure: Failure) -> bytes:
+        """An error event."""
+        return error_event(failure)
 
 
 def _failure(finish: FinishReason) -> Failure | None:

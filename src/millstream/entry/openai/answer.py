@@ -17,6 +17,7 @@ from millstream.entry.openai.protocol import GenerationFields, StreamOptions
 from millstream.entry.openai.tally import Tally
 from millstream.entry.release import release_after
 from millstream.entry.service import Service
+from millstream.entry.sse import DONE, error_event
 from millstream.entry.stream import stream_answer
 from millstream.entry.whole import Whole, collect
 from millstream.messages import Abort, FinishReason, GenerateReqInput, TextRow
@@ -148,5 +149,9 @@ class _ChunkStream:
         return self._ends.failure(finish)
 
     def closing(self) -> bytes:
-        """The usage chunk, where it was asked for."""
-        return self._chunks.usage(self._tally.usage()) if self._include_usage else b""
+        """The usage chunk, where it was asked for, and `[DONE]`."""
+        return (self._chunks.usage(self._tally.usage()) if self._include_usage else b"") + DONE
+
+    def broken(self, failure: Failure) -> bytes:
+        """An error event."""
+        return error_event(failure)
