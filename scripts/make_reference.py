@@ -18,12 +18,14 @@ import msgspec
 from millstream.config import ServerConfig
 from millstream.entry.fields import FieldRules
 from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, SAMPLING, TOKENIZE
+from millstream.entry.openai.embeddings_protocol import EMBEDDINGS
 from millstream.entry.openai.protocol import CHAT, COMPLETIONS
 
 TARGET = Path(__file__).parent.parent / "docs" / "reference.md"
 BODIES: tuple[tuple[str, FieldRules[Any]], ...] = (
     ("`POST /v1/chat/completions`", CHAT),
     ("`POST /v1/completions`", COMPLETIONS),
+    ("`POST /v1/embeddings`", EMBEDDINGS),
     ("`POST /generate`", GENERATE),
     ("`sampling_params` of `/generate`", SAMPLING),
     ("`POST /abort_request`", ABORT),

@@ -36,6 +36,7 @@ from millstream.text.chat_template import ChatTemplate
 from millstream.text.tokenizer import load_scripted_tokenizer
 
 CONTEXT_LENGTH = 512
+HIDDEN_SIZE = 8
 NAMES = ("tiny", "tiny-alias")
 NO_SLOT = 999_999  # of requests that never were
 TOKENIZER = load_scripted_tokenizer()
@@ -51,6 +52,7 @@ def engine_info(context_length: int = CONTEXT_LENGTH, max_running_requests: int 
         page_size=16,
         max_running_requests=max_running_requests,
         executor="fake",
+        hidden_size=HIDDEN_SIZE,
     )
 
 

@@ -11,6 +11,8 @@ from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, TOKENI
 from millstream.entry.native.tokenize import detokenize, tokenize
 from millstream.entry.openai.chat import chat_completions
 from millstream.entry.openai.completions import completions
+from millstream.entry.openai.embeddings import embeddings
+from millstream.entry.openai.embeddings_protocol import EMBEDDINGS
 from millstream.entry.openai.protocol import CHAT, COMPLETIONS
 
 ROUTES = (
@@ -23,6 +25,7 @@ ROUTES = (
     get("/v1/models/{model}", model),
     post("/v1/chat/completions", chat_completions, CHAT),
     post("/v1/completions", completions, COMPLETIONS),
+    post("/v1/embeddings", embeddings, EMBEDDINGS),
     post("/generate", generate, GENERATE),
     post("/abort_request", abort_request, ABORT, is_counted=False),  # what ends requests must work where there are too many
     post("/tokenize", tokenize, TOKENIZE),
