@@ -30,7 +30,7 @@ class PoolMachine(RuleBasedStateMachine):
     def open(self, tokens: list[int], namespace: str | None) -> None:
         before = self.pool.available
         match = self.pool.match(namespace, tokens)
-        assert len(match.pages) <= self.pool.matchable_pages(len(tokens))
+        assert len(match.pages) <= (len(tokens) - 1) // self.pool.page_size
         self.serial += 1
         lease = self.pool.open(self.ledger.open(f"r{self.serial}"), namespace, tokens)
         assert lease.pages == match.pages

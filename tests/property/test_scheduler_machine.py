@@ -9,11 +9,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import structs
 
 from millstream.messages import Abort, BatchTokenIDOutput, FinishReason, Length, Stop
+from millstream.messages.details import LogprobParams, no_logprobs
 from millstream.scheduler.order import Order, SchedulePolicy
 from millstream.scheduler.speculation import SpeculationOptions
-from tests.unit.scheduler.harness import EOS, CheckingExecutor, Desk, next_token, tokenizer
+from tests.unit.scheduler.harness import EOS, CheckingExecutor, Desk, next_token, tokenizer, told_of
 from tests.unit.scheduler.test_deadlines import Time
 
 STEMS = [[10] * 40, [*range(300, 340)], [*range(300, 316), *range(10, 34)]]  # the last two share 16 tokens
@@ -28,6 +30,8 @@ class Expected:
     aborted: bool = False
     deadline: float = math.inf
     prompt: list[int] = field(default_factory=list)
+    logprobs: LogprobParams | None = None
+    shares_telling: bool = False  # with other choices of its call
 
 
 def alone(prompt: list[int], *, max_new: int, min_new: int, stop: tuple[str, ...], ignore_eos: bool, seed: int = 1) -> Expected:
@@ -138,6 +142,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         progress=st.booleans(),
         choices=st.sampled_from([1, 1, 2, 4]),
         priority=st.sampled_from([0, 0, 0, -1, 1, 7]),
+        logprobs=st.sampled_from([None, None, LogprobParams(top=2), LogprobParams(top=1, token_ids=(5,), prompt_start=0)]),
+        prompt_start=st.integers(0, 46),
     )
     def submit(
         self,
@@ -153,8 +159,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         progress: bool,
         choices: int,
         priority: int,
+        logprobs: LogprobParams | None,
+        prompt_start: int,
     ) -> None:
         prompt = stem[:length] + tail
+        if logprobs is not None and logprobs.prompt_start is not None:
+            logprobs = structs.replace(logprobs, prompt_start=min(prompt_start, len(prompt)))
         max_new = min(max_new, self.context - len(prompt))
         if max_new < 0:
             return
@@ -173,6 +183,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 call=call,
                 seed=1 + choice,
                 priority=priority,
+                logprobs=logprobs,
                 min_new_tokens=min_new,
                 ignore_eos=ignore_eos,
                 stop=stop,
@@ -180,6 +191,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.expected[rid] = alone(
                 prompt, max_new=max_new, min_new=min_new, stop=stop, ignore_eos=ignore_eos, seed=1 + choice
             )
+            self.expected[rid].logprobs, self.expected[rid].shares_telling = logprobs, choices > 1
             if timeout is not None:
                 self.expected[rid].deadline = self.clock.now + timeout
 
@@ -278,6 +290,28 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert last.usage.prompt_tokens == len(expected.prompt)
         first = next((start for batch in self.executor.batches for each, start, _ in batch if each == rid), 0)
         assert last.usage.cached_tokens == first < len(expected.prompt)
+        self.check_told(rid, expected, tokens, first)
+
+    def check_told(self, rid: str, expected: Expected, tokens: list[int], cached_tokens: int) -> None:
+        """Every token has its own log probabilities, and every position of the prompt, once, in the first row."""
+        params, details = expected.logprobs, self.desk.details(rid)
+        if params is None:
+            assert details is None
+            return
+        prompt, length = expected.prompt, len(expected.prompt)
+        assert (details and details.logprobs or no_logprobs()) == told_of(
+            prompt + tokens, range(length, length + len(tokens)), params
+        )
+        told = [row.details.prompt_logprobs for row in self.desk.rows(rid) if row.details is not None]
+        assert not any(told[1:])
+        if params.prompt_start is None:
+            assert told[:1] in ([], [None])
+        elif tokens:
+            assert told[0] == told_of(prompt, range(max(1, params.prompt_start), length), params)
+            if not expected.shares_telling:
+                positions = self.executor.told_positions[rid]
+                assert sorted(positions) == [*range(max(1, params.prompt_start), length)]
+                assert not positions or cached_tokens < positions[0]
 
 
 SchedulerMachine.TestCase.settings = settings(

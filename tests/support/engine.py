@@ -53,6 +53,7 @@ def engine_info(context_length: int = CONTEXT_LENGTH, max_running_requests: int 
         max_running_requests=max_running_requests,
         executor="fake",
         hidden_size=HIDDEN_SIZE,
+        has_logprobs=True,
     )
 
 

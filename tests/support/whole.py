@@ -109,6 +109,7 @@ class WholeServer:
             max_running_requests=config.max_running_requests,
             executor="test",
             hidden_size=capabilities.hidden_size,
+            has_logprobs=capabilities.has_logprobs,
         )
         self.ledgers = {name: Ledger(name, strict=True) for name in ("scheduler", "detokenizer")}
         self.pool = KVPool(num_pages=self.engine.num_pages, page_size=self.engine.page_size)

@@ -21,6 +21,7 @@ from millstream.messages import (
     DecodeOptions,
     Replay,
     ReplayedRequest,
+    RowDetails,
     StatsReply,
     Stop,
     TextColumns,
@@ -204,6 +205,8 @@ class DetokenizerManager:
             status.settle(end_cause(made.finish))
         made.text = made.text[request.num_chars :]
         made.token_ids = made.token_ids[request.num_tokens :]
+        if made.details is not None:
+            made.details = _not_received(made.details, request.num_tokens)
         if made.text or made.token_ids or made.finish is not None:
             status.entry.rows.append(made)
 
@@ -225,6 +228,12 @@ class DetokenizerManager:
 
 def _undecodable(error: Exception) -> Abort:
     return Abort("engine_error", f"its tokens could not be decoded: {error}")
+
+
+def _not_received(details: RowDetails, num_tokens: int) -> RowDetails:
+    """What is new of the details of all rows to a client that has `num_tokens` tokens. The prompt's came with the first."""
+    logprobs = None if details.logprobs is None else details.logprobs.part(num_tokens)
+    return RowDetails(logprobs, None if num_tokens else details.prompt_logprobs, details.embedding)
 
 
 def _visible_text(status: DecodeStatus, row: TokenRow) -> str:

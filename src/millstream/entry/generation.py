@@ -30,7 +30,7 @@ class Origin:
     api: str
     model: str
     prompt_param: str  # what the client calls its prompt
-    request_id: str | None = None  # the client's own id, only echoed and logged
+    request_id: str | None = None  # of the HTTP request, only answered and logged
     default_max_new_tokens: int | None = None
 
 

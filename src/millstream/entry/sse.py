@@ -20,7 +20,6 @@ from millstream.messages import Progress
 _encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
 LOOKS_PER_TIMEOUT = 4  # how often, within the time a client may leave a stream unread, we look whether it has read on
-KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients parse every data line as JSON
 
 
 def event(data: bytes) -> bytes:
@@ -134,9 +133,9 @@ class EventStream:
         return self._pending_bytes + self._exchange.unsent_bytes
 
     async def keep_alive(self) -> None:
-        """Send a comment if nothing was sent for long."""
+        """Send a sign of life if nothing was sent for long."""
         if self._loop.time() - self._last_write >= self._keep_alive_s:
-            await self.write(KEEP_ALIVE)
+            await self.write(self._exchange.dialect.sign_of_life)
 
     async def close(self, last: bytes) -> None:
         """Send the last events of a stream that succeeded."""

@@ -18,6 +18,7 @@ import msgspec
 from millstream.entry.generation import Origin
 from millstream.errors import ContextLengthExceeded, InvariantError, RequestError
 from millstream.messages import EngineInfo, GenerateReqInput, TokenizedGenerateReqInput
+from millstream.messages.details import LogprobParams
 from millstream.messages.sampling import verify_token_ids
 from millstream.observe.ledger import Account, Ledger
 from millstream.text.tokenizer import Tokenizer
@@ -187,6 +188,21 @@ def check_prompt(
         verify_token_ids(param, input_ids, engine.vocab_size)  # slower: it finds the one to name
 
 
+def check_logprobs(params: LogprobParams, engine: EngineInfo) -> None:
+    """Check what a request wants to be told, as far as its prompt has no part in it.
+
+    Raises:
+        RequestError: the executor tells no log probabilities, or a value is out of range.
+    """
+    if not engine.has_logprobs:
+        raise RequestError(
+            f"logprobs are asked for; the executor `{engine.executor}` has none.",
+            param="logprobs",
+            code="unsupported_parameter",
+        )
+    params.verify(engine.vocab_size)
+
+
 def finalize(
     obj: GenerateReqInput,
     input_ids: list[int],
@@ -202,7 +218,7 @@ def finalize(
     `input_ids` passed `check_prompt`; `entry` owns the request, as a part of `call`.
 
     Raises:
-        RequestError: `min_tokens` is more than what may be made.
+        RequestError: `min_tokens` is more than what may be made, or log probabilities are asked for outside the prompt.
         ContextLengthExceeded: prompt and the new tokens the client asked for do not fit.
         InvariantError: embeddings came without a namespace of their own.
     """
@@ -223,6 +239,8 @@ def finalize(
             f"min_tokens is {obj.sampling.min_new_tokens}; at most {max_new_tokens} tokens can be generated.",
             param="min_tokens",
         )
+    if obj.logprobs is not None:
+        obj.logprobs.verify_prompt(len(input_ids))
     return TokenizedGenerateReqInput(
         rid=obj.rid,
         slot=slot,

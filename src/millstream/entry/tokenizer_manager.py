@@ -25,7 +25,7 @@ from millstream.entry.pauses import Pauses
 from millstream.entry.questions import Questions
 from millstream.entry.registry import Live, Registry
 from millstream.entry.state import Phase, ReqState
-from millstream.entry.tokenize import PromptEncoder, check_prompt, finalize, is_quick
+from millstream.entry.tokenize import PromptEncoder, check_logprobs, check_prompt, finalize, is_quick
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     AbortNotice,
@@ -45,6 +45,7 @@ from millstream.messages import (
     WorkerReply,
     WorkerReport,
 )
+from millstream.messages.details import verify_num_values
 from millstream.messages.finish import AbortCause
 from millstream.observe.ledger import Ledger
 from millstream.text.tokenizer import Tokenizer
@@ -105,6 +106,8 @@ class TokenizerManager:
         self.registry.check(rid, requests)
         for request in requests:
             request.sampling.verify(self.engine.vocab_size)
+            if request.logprobs is not None:
+                check_logprobs(request.logprobs, self.engine)
         generation = self.registry.register(rid, requests, origin)
         try:
             first = generation.states[0].obj
@@ -208,6 +211,9 @@ class TokenizerManager:
             is_ours = obj.text is not None and self.tokenizer.vocab_size <= self.engine.vocab_size
             check_prompt(state.input_ids, self.engine, param, is_ours=is_ours, is_prompt_only=obj.is_prompt_only)
             obj.timing.tokenized = self._clock()
+        verify_num_values(
+            sum(state.obj.logprobs.num_prompt_values(len(state.input_ids)) for state in generation.states if state.obj.logprobs)
+        )
         for state in generation.states:
             if state.failure is not None:  # ended while it was being tokenised
                 raise RequestFailed(state.failure)

@@ -71,6 +71,7 @@ def capabilities_of(
         eos_token_ids=model.eos_token_ids,
         executor=executor,
         hidden_size=model.hidden_size,
+        has_logprobs=True,
     )
 
 

@@ -174,7 +174,7 @@ def _candidates(logits: Floats, params: SamplingParams) -> tuple[Ids, Doubles]:
     """
     ids: Ids = np.arange(len(logits))
     if params.top_k > 0:
-        ids = _largest(logits, min(params.top_k, len(logits)))
+        ids = largest(logits, min(params.top_k, len(logits)))
         weights = _weights(logits[ids], params)
         whole = float(weights.sum())
     else:
@@ -197,13 +197,13 @@ def _nucleus_and_more(logits: Floats, weights: Doubles, needed: float) -> Ids:
     """Rank only as many of the largest as hold the weight needed, by a few tries: usually a hundredth of the vocabulary."""
     count = FIRST_CANDIDATES
     while True:
-        ids = _largest(logits, min(count, len(logits)))
+        ids = largest(logits, min(count, len(logits)))
         if count >= len(logits) or weights[ids].sum() >= needed:
             return ids
         count *= 8
 
 
-def _largest(logits: Floats, count: int) -> Ids:
+def largest(logits: Floats, count: int) -> Ids:
     """Return the ids of the `count` largest logits, the largest first, equal ones by id."""
     if count < len(logits):
         border = np.partition(logits, len(logits) - count)[len(logits) - count]

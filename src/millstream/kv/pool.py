@@ -66,19 +66,18 @@ class KVPool:
         """Pages that `num_tokens` positions take."""
         return -(-num_tokens // self.page_size)
 
-    def matchable_pages(self, num_tokens: int) -> int:
-        """Pages of a sequence that may come from the tree: the last token is always computed, for its logits."""
-        return (num_tokens - 1) // self.page_size
+    def match(self, namespace: str | None, token_ids: Sequence[int], most: int | None = None) -> Match:
+        """The longest reusable prefix of `token_ids`, of `most` tokens at most. Changes nothing.
 
-    def match(self, namespace: str | None, token_ids: Sequence[int]) -> Match:
-        """The longest reusable prefix of `token_ids`. Changes nothing."""
+        Without `most`, of all but the last, which is always computed, for its logits.
+        """
         if namespace is None:
             return Match(None, [], 0, 0)
-        return self._cache.match(namespace, token_ids, self.matchable_pages(len(token_ids)))
+        return self._cache.match(namespace, token_ids, (len(token_ids) - 1 if most is None else most) // self.page_size)
 
-    def open(self, account: Account, namespace: str | None, token_ids: Sequence[int]) -> Lease:
-        """Start a lease on the reusable prefix of `token_ids`, with no pages of its own yet. Mutates: pins that prefix."""
-        match = self.match(namespace, token_ids)
+    def open(self, account: Account, namespace: str | None, token_ids: Sequence[int], most: int | None = None) -> Lease:
+        """Start a lease on what `match` finds, with no pages of its own yet. Mutates: pins that prefix."""
+        match = self.match(namespace, token_ids, most)
         node = self._cache.pin(match)
         if node is not None:
             account.acquire("prefix_pin")

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from millstream.errors import RequestError
+from millstream.messages.sampling import verify_token_ids
+
 MAX_TOP_LOGPROBS = 128  # alternatives told at one position
 MAX_LOGPROB_TOKEN_IDS = 1024  # ids told at every position
+MAX_PROMPT_VALUES = 1 << 22  # numbers told about the prompts of one call: they travel in one piece
 
 
 class LogprobParams(Struct, frozen=True, omit_defaults=True):
@@ -20,6 +24,53 @@ class LogprobParams(Struct, frozen=True, omit_defaults=True):
     top: int = 0  # so many of the most likely
     token_ids: tuple[int, ...] = ()  # of these
     prompt_start: int | None = None  # the first prompt position told; the very first token has none. None: no prompt position
+
+    def verify(self, vocab_size: int) -> None:
+        """Check all that can be checked without the prompt.
+
+        Raises:
+            RequestError: a field out of range, by the name that clients know it by, with its value and the limit.
+        """
+        if not 0 <= self.top <= MAX_TOP_LOGPROBS:
+            raise RequestError(f"top_logprobs is {self.top}; it must be from 0 to {MAX_TOP_LOGPROBS}.", param="top_logprobs")
+        if len(self.token_ids) > MAX_LOGPROB_TOKEN_IDS:
+            raise RequestError(
+                f"token_ids_logprob has {len(self.token_ids)} ids; at most {MAX_LOGPROB_TOKEN_IDS} are allowed.",
+                param="token_ids_logprob",
+            )
+        verify_token_ids("token_ids_logprob", self.token_ids, vocab_size)
+
+    def verify_prompt(self, num_prompt_tokens: int) -> None:
+        """Check what depends on the prompt.
+
+        Raises:
+            RequestError: `prompt_start` is not within it, or more would be told than one call may ask for.
+        """
+        if self.prompt_start is not None and not 0 <= self.prompt_start <= num_prompt_tokens:
+            raise RequestError(
+                f"logprob_start_len is {self.prompt_start}; it must be from 0 to {num_prompt_tokens}, the prompt's tokens.",
+                param="logprob_start_len",
+            )
+        verify_num_values(self.num_prompt_values(num_prompt_tokens))
+
+    def num_prompt_values(self, num_prompt_tokens: int) -> int:
+        """How many numbers are told about a prompt."""
+        if self.prompt_start is None:
+            return 0
+        return max(0, num_prompt_tokens - max(self.prompt_start, 1)) * (1 + 2 * self.top + len(self.token_ids))
+
+
+def verify_num_values(count: int) -> None:
+    """Check how many numbers a call asks for about its prompts.
+
+    Raises:
+        RequestError: too many.
+    """
+    if count > MAX_PROMPT_VALUES:
+        raise RequestError(
+            f"logprobs of the prompts would be {count} numbers; at most {MAX_PROMPT_VALUES} are told in one call.",
+            param="logprobs",
+        )
 
 
 class Logprobs(Struct, array_like=True, gc=False):
@@ -39,6 +90,13 @@ class Logprobs(Struct, array_like=True, gc=False):
         self.top_ids += more.top_ids
         self.top += more.top
         self.asked += more.asked
+
+    @property
+    def num_values(self) -> int:
+        """How many numbers these are."""
+        if not self.chosen:
+            return 0
+        return len(self.chosen) * (1 + 2 * len(self.top[0]) + len(self.asked[0]))
 
     def part(self, start: int, end: int | None = None) -> Logprobs:
         """Those of tokens `start` to `end` - 1."""
@@ -65,7 +123,7 @@ class RowDetails(Struct, array_like=True, omit_defaults=True, gc=False):
     def num_values(self) -> int:
         """How many numbers these are, about."""
         tables = [table for table in (self.logprobs, self.prompt_logprobs) if table is not None]
-        return sum(len(table.chosen) + sum(2 * len(ids) for ids in table.top_ids) for table in tables)
+        return sum(table.num_values for table in tables)
 
 
 def joined(rows: Sequence[RowDetails | None]) -> RowDetails | None:

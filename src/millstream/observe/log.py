@@ -36,7 +36,7 @@ class RequestEnd(NamedTuple):
     completion_tokens: int
     timing: Timing
     ended: float  # seconds, the clock of `timing`
-    request_id: str | None = None  # the client's own
+    request_id: str | None = None  # of the HTTP request
 
 
 def configure_logging(process: str, level: str) -> None:

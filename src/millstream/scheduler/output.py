@@ -68,12 +68,14 @@ class StepOutput:
         Raises:
             OverflowError: one of `new_ids` is no int32; nothing was added.
         """
-        if finish is None and not held_back and req.connection is not None:
+        details = None if req.telling is None else req.telling.next_row(len(new_ids))
+        if finish is None and not held_back and details is None and req.connection is not None:
             self._add_to_columns(req, new_ids)
             return
-        row = TokenRow(req.rid, list(new_ids), req.usage, held_back, finish, None if finish is None else req.timing)
         if finish is not None and req.embedding is not None:
-            row.details = RowDetails(embedding=req.embedding)
+            details = msgspec.structs.replace(details or RowDetails(), embedding=req.embedding)
+        timing = None if finish is None else req.timing
+        row = TokenRow(req.rid, list(new_ids), req.usage, held_back, finish, timing, details)
         req.held_back = held_back
         if finish is not None:
             req.final_row = row
@@ -162,8 +164,10 @@ def _options(req: Req) -> DecodeOptions:
 
 def _from_start(req: Req, received: Received) -> ReplayedRequest:
     made = req.token_ids[req.num_prompt_tokens :]
-    if req.final_row is not None:
-        row = msgspec.structs.replace(req.final_row, token_ids=made)
-    else:
-        row = TokenRow(req.rid, made, req.usage, req.held_back)
+    row = req.final_row or TokenRow(req.rid, made, req.usage, req.held_back)
+    details = row.details
+    if req.telling is not None:
+        told = req.telling.all_rows()
+        details = told if details is None else msgspec.structs.replace(told, embedding=details.embedding)
+    row = msgspec.structs.replace(row, token_ids=made, details=details)
     return ReplayedRequest(_options(req), row, received.num_tokens, received.num_chars)

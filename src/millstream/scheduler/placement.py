@@ -95,12 +95,16 @@ class Placement:
             self._retract(step.retract, is_preempted=step.favoured is not None)
 
     def _find(self, req: Req) -> Known:
-        match = self._pool.match(req.namespace, req.token_ids)
+        most = req.num_skippable
+        match = self._pool.match(req.namespace, req.token_ids, most)
         num_tokens = len(match.pages) * self._pool.page_size
-        if req.family is not None and num_tokens < req.num_forkable <= num_tokens + self._pool.page_size:
-            source = req.family.holder(req.num_forkable)
+        if (
+            req.family is not None
+            and num_tokens < (num_forked := min(req.num_forkable, most)) <= num_tokens + self._pool.page_size
+        ):
+            source = req.family.holder(num_forked)
             if source is not None:
-                return Known(match, req.num_forkable, source)
+                return Known(match, num_forked, source)
         return Known(match, num_tokens)
 
     def _num_freed(self, reqs: Sequence[Req]) -> int:
@@ -135,6 +139,8 @@ class Placement:
             row.sample = end == len(req.token_ids) and not req.is_prompt_only
             row.banned_token_ids = req.end_rule.banned_token_ids(req.num_output_tokens) if row.sample else ()
             row.copies = ()
+            if req.telling is not None:
+                row.logprobs = req.telling.asked
         for (req, known), lease in zip(step.admit, leases, strict=True):
             if known.source is not None:
                 req.row.copies = ((known.source.row.pages[lease.num_shared], lease.pages[lease.num_shared]),)
@@ -142,7 +148,7 @@ class Placement:
 
     def _start(self, admitted: Admission) -> Lease:
         req = admitted.req
-        lease = self._pool.open(req.account, req.namespace, req.token_ids)
+        lease = self._pool.open(req.account, req.namespace, req.token_ids, req.num_skippable)
         self._order.took(req, self._queues.waiting)
         self._queues.move(req, Phase.RUNNING, "admitted")
         req.lease = lease

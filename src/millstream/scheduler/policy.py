@@ -216,7 +216,7 @@ def _is_computing_more(leader: Req, req: Req, num_known: int, page_size: int) ->
     if (
         req.namespace is None
         or leader.namespace != req.namespace
-        or num_tokens >= len(req.token_ids)
+        or num_tokens > req.num_skippable
         or num_tokens >= len(leader.token_ids)
     ):
         return False

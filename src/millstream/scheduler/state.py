@@ -18,6 +18,7 @@ from millstream.messages import TokenizedGenerateReqInput, TokenRow, Usage
 from millstream.messages.finish import EndCause
 from millstream.observe.ledger import Account
 from millstream.scheduler.finish import EndRule
+from millstream.scheduler.telling import Telling
 
 if TYPE_CHECKING:
     from millstream.scheduler.family import Family
@@ -71,6 +72,7 @@ class Req:
         "row",
         "sampling",
         "slot",
+        "telling",
         "timing",
         "token_ids",
     )
@@ -104,6 +106,8 @@ class Req:
         self.connection: int | None = None  # to the detokenizer, that took its first row; 0: it was lost; None: no row yet
         self.final_row: TokenRow | None = None
         self.embedding: bytes | None = None  # float32, where it was asked for and once it is computed
+        # the log probabilities it asks for, or None
+        self.telling = None if message.logprobs is None else Telling(message.logprobs, self.num_prompt_tokens)
         self.row = ForwardRow(
             rid=self.rid,
             token_ids=self.token_ids,
@@ -115,6 +119,7 @@ class Req:
             seed=self.sampling.seed or 0,  # the entry draws one where the client gave none
             sample=False,
             wants_hidden=message.wants_embedding,
+            logprobs=message.logprobs,
         )
         if message.input_embeds is not None:
             self.row.input_embeds = np.frombuffer(message.input_embeds, np.float32).reshape(self.num_prompt_tokens, -1)
@@ -129,6 +134,12 @@ class Req:
     def num_forkable(self) -> int:
         """Tokens that another choice of the same prompt may have computed for it: the last of all is always computed."""
         return min(self.num_prompt_tokens, len(self.token_ids) - 1)
+
+    @property
+    def num_skippable(self) -> int:
+        """Tokens that need not be computed where their KV is known: all before the first whose logits are needed."""
+        num_tokens = len(self.token_ids) - 1
+        return num_tokens if self.telling is None else self.telling.num_skippable(num_tokens)
 
     @property
     def num_output_tokens(self) -> int:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import zlib
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from millstream.execution.interface import Capabilities, Executor, ForwardBatch, ForwardOutput, ForwardRow
+from millstream.execution.logprobs import prompt_positions
 from millstream.kv.pool import KVPool
 from millstream.messages import (
     AbortReq,
@@ -27,6 +30,7 @@ from millstream.messages import (
     TokenizedGenerateReqInput,
     TokenRow,
 )
+from millstream.messages.details import LogprobParams, Logprobs, RowDetails, joined, no_logprobs
 from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.order import Order
@@ -64,11 +68,23 @@ def state_of(row: ForwardRow) -> NDArray[np.float32]:
     return np.array([last, row.num_prompt_tokens], np.float32)
 
 
+def told_of(token_ids: Sequence[int], positions: Iterable[int], params: LogprobParams) -> Logprobs:
+    """What the checking executor tells about the tokens at `positions`: any fixed function of all ids up to there."""
+    table = no_logprobs()
+    for position in positions:
+        state = zlib.crc32(array("i", token_ids[: position + 1]).tobytes())
+        table.chosen.append(-(state % 9973) / 1000)
+        table.top_ids.append([(state + rank) % 1536 for rank in range(params.top)])
+        table.top.append([-(state % 997) / 1000 - rank for rank in range(params.top)])
+        table.asked.append([-(state % (701 + token_id)) / 100 for token_id in params.token_ids])
+    return table
+
+
 class CheckingExecutor:
     """Samples `next_token`, `burst(position)` tokens a step, and simulates the KV cache.
 
     Each position stores a hash of the prefix that was computed there; every forward checks all positions it may rely on.
-    It goes on as long as it agrees with a row's draft.
+    It goes on as long as it agrees with a row's draft. Its log probabilities are `told_of`.
     """
 
     def __init__(self, *, num_pages: int, page_size: int, burst: Callable[[int], int] = lambda position: 1) -> None:
@@ -79,6 +95,7 @@ class CheckingExecutor:
             page_size=page_size,
             eos_token_ids=frozenset({EOS}),
             hidden_size=HIDDEN_SIZE,
+            has_logprobs=True,
         )
         self._burst = burst
         self._kv: dict[tuple[int, int], int] = {}
@@ -87,6 +104,8 @@ class CheckingExecutor:
         self.num_copies = 0
         self.fail_with: Exception | None = None
         self.fail_rids: set[str] = set()
+        self.mute_rids: set[str] = set()  # these rows are told nothing
+        self.told_positions: dict[str, list[int]] = defaultdict(list)  # of prompts
         self.nothing_for: set[str] = set()  # these rows have nothing yet
 
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
@@ -101,10 +120,21 @@ class CheckingExecutor:
         output = ForwardOutput([self._row(row) for row in batch.rows])
         output.errors = {i: "bad row" for i, row in enumerate(batch.rows) if row.rid in self.fail_rids}
         output.hidden = {i: state_of(row) for i, row in enumerate(batch.rows) if row.gives_hidden}
+        for index, row in enumerate(batch.rows):
+            if row.logprobs is not None and row.rid not in self.mute_rids:
+                self._tell(row, index, output, row.logprobs)
         return output
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _tell(self, row: ForwardRow, index: int, output: ForwardOutput, params: LogprobParams) -> None:
+        if new := output.token_ids[index]:
+            length = len(row.token_ids)
+            output.logprobs[index] = told_of([*row.token_ids, *new], range(length, length + len(new)), params)
+        if positions := prompt_positions(row):
+            self.told_positions[row.rid] += positions
+            output.prompt_logprobs[index] = told_of(row.token_ids, positions, params)
 
     def _copy(self, source: int, target: int) -> None:
         self.num_copies += 1
@@ -259,6 +289,7 @@ class Desk:
         priority: int = 0,
         wants_embedding: bool = False,
         input_embeds: bytes | None = None,
+        logprobs: LogprobParams | None = None,
         **sampling: Any,
     ) -> None:
         """Hand over one request."""
@@ -279,6 +310,7 @@ class Desk:
                 priority=priority,
                 wants_embedding=wants_embedding,
                 input_embeds=input_embeds,
+                logprobs=logprobs,
                 timing=Timing(),
             )
         )
@@ -318,6 +350,10 @@ class Desk:
         """All rows of a request so far."""
         batches = [message for message in self.to_detokenizer.sent if isinstance(message, BatchTokenIDOutput)]
         return [row for row in token_rows(batches) if row.rid == rid]
+
+    def details(self, rid: str) -> RowDetails | None:
+        """The details of all rows of a request so far, joined."""
+        return joined([row.details for row in self.rows(rid)])
 
     def tokens(self, rid: str) -> list[int]:
         """All ids of a request so far."""

@@ -52,7 +52,7 @@ class App:
                 return
             place = self._router.find(exchange.path)
             access = "user" if place is None else place.access
-            exchange.is_admin = self._keys.check(access, exchange.header(b"authorization"))
+            exchange.is_admin = self._keys.check(access, exchange.header(b"authorization"), exchange.header(b"x-api-key"))
             route = _route(exchange, place, headers)
             if not route.is_counted:
                 await route.handler(exchange, self._service)

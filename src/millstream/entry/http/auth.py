@@ -25,8 +25,10 @@ class KeyRing:
         self._users = [_digest(key.encode()) for key in user_keys]
         self._admins = [_digest(key.encode()) for key in admin_keys]
 
-    def check(self, access: Access, authorization: bytes | None) -> bool:
+    def check(self, access: Access, authorization: bytes | None, api_key: bytes | None = None) -> bool:
         """Let a request pass to what takes a key of `access`; returns whether it comes from an admin.
+
+        A key is in the header `Authorization`, OpenAI's way, or `X-API-Key`, Anthropic's. Of two the better one counts.
 
         Raises:
             RequestFailed: 401 without a key that is known, 403 where it is a user's and an admin's is needed.
@@ -35,17 +37,16 @@ class KeyRing:
             return True
         if access == "open":
             return False
-        digest = _digest(_bearer(authorization))
-        is_admin = _is_among(digest, self._admins)
-        is_user = _is_among(digest, self._users) or is_admin or not self._users
+        shown = [_digest(_bearer(authorization)), _digest((api_key or b"").strip())]
+        is_missing = authorization is None and api_key is None
+        is_admin = _is_among(shown, self._admins)
+        is_user = _is_among(shown, self._users) or is_admin or not self._users
         if not is_user:
-            raise RequestFailed(_unauthorized(is_missing=authorization is None))
+            raise RequestFailed(_unauthorized(is_missing=is_missing))
         if not self._admins:
             return True
         if access == "admin" and not is_admin:
-            raise RequestFailed(
-                forbidden() if _is_among(digest, self._users) else _unauthorized(is_missing=authorization is None)
-            )
+            raise RequestFailed(forbidden() if _is_among(shown, self._users) else _unauthorized(is_missing=is_missing))
         return is_admin
 
 
@@ -55,7 +56,8 @@ def forbidden() -> Failure:
 
 
 def _unauthorized(*, is_missing: bool) -> Failure:
-    message = "An API key is needed: send it as `Authorization: Bearer KEY`." if is_missing else "The API key is not correct."
+    how = "An API key is needed: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`."
+    message = how if is_missing else "The API key is not correct."
     return Failure(401, message, "invalid_request_error", code="invalid_api_key")
 
 
@@ -69,8 +71,9 @@ def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def _is_among(digest: bytes, known: list[bytes]) -> bool:
+def _is_among(shown: list[bytes], known: list[bytes]) -> bool:
     found = False
-    for each in known:
-        found |= hmac.compare_digest(digest, each)  # all of them: the time must not tell which
+    for digest in shown:
+        for each in known:
+            found |= hmac.compare_digest(digest, each)  # all of them: the time must not tell which
     return found

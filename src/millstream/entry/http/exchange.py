@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
@@ -16,8 +15,9 @@ import msgspec
 
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.http.body import decode_body
+from millstream.entry.http.dialect import dialect_of, request_id
 from millstream.entry.http.direct import DirectWriter
-from millstream.entry.http.errors import Header, body_too_large, error_body, error_headers, unsupported_media_type
+from millstream.entry.http.errors import Header, body_too_large, error_headers, unsupported_media_type
 from millstream.errors import RequestError
 
 Message = MutableMapping[str, Any]
@@ -28,7 +28,6 @@ Send = Callable[[Message], Awaitable[None]]
 TRANSPORT = "millstream.transport"  # the connection, to close it
 DIRECT = "millstream.direct"  # a `DirectWriter` of the connection
 JSON = (b"content-type", b"application/json")
-_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class ClientGone(Exception):
@@ -36,11 +35,14 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """One request and its answer. `request_id` is the client's `X-Request-Id`: echoed and logged, never a key."""
+    """One request and its answer. `request_id` is the client's `X-Request-Id`, or ours where the dialect of the path wants one:
+    answered and logged, never a key.
+    """
 
     def __init__(self, scope: Message, receive: Receive, send: Send, *, max_body_bytes: int) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.dialect = dialect_of(self.path)
         self.started = False
         self._query: bytes = scope.get("query_string", b"")
         self.is_admin = False  # the app says so
@@ -54,8 +56,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._max_body_bytes = max_body_bytes
-        given = self.header(b"x-request-id")
-        self.request_id = given.decode("ascii") if given is not None and _REQUEST_ID.fullmatch(given) else None
+        self.request_id = request_id(self._headers, self.dialect)
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, by its lower-case name."""
@@ -148,7 +149,8 @@ class Exchange:
 
     async def send_failure(self, failure: Failure, *, headers: Sequence[Header] = ()) -> None:
         """Answer with an error: status and envelope."""
-        await self.send_json(error_body(failure), status=failure.status, headers=[*error_headers(failure), *headers])
+        body = self.dialect.error_body(failure, self.request_id)
+        await self.send_json(body, status=failure.status, headers=[*error_headers(failure), *headers])
 
     async def start_stream(self) -> None:
         """Send status and headers of a stream of server-sent events."""
@@ -181,7 +183,8 @@ class Exchange:
         self.started = True
         headers += self.more_headers
         if self.request_id is not None:
-            headers.append((b"x-request-id", self.request_id.encode("ascii")))
+            value = self.request_id.encode("ascii")
+            headers += [(name, value) for name in self.dialect.id_headers]
         await self._write({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _write(self, message: Message) -> None:

@@ -1,7 +1,7 @@
 """One connection: uvicorn's protocol with bounds on what a client may send and how long it may keep us waiting.
 
 Made by the server for each connection. All limits on a connection are here. Rules: broken or endless HTTP is answered in the
-error envelope; requests sent ahead are answered in order; a client that leaves ends every request of its connection.
+path's error envelope; requests sent ahead are answered in order; a client that leaves ends every request of its connection.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, ClassVar, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from millstream.entry.failure import Failure, shutting_down
+from millstream.entry.http.dialect import dialect_of, request_id
 from millstream.entry.http.direct import DirectWriter
 from millstream.entry.http.errors import (
     bad_http,
-    error_body,
     headers_too_large,
     no_upgrade,
     request_timeout,
@@ -41,6 +41,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     write_timeout_s: ClassVar[float]
     max_connections: ClassVar[int]
 
+    url = b""  # of the newest request; uvicorn sets it
     _running: RequestResponseCycle | None = None  # the request being answered; uvicorn's `cycle` is the newest, maybe queued
     _is_extra = False  # one connection too many: its first request is refused, and it gets no time to send one
     _in_message = False  # a request has begun and its body is not complete
@@ -200,11 +201,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.cycle is not None and self.cycle.scope is self.scope and self.cycle.response_complete:
             self.transport.close()  # answered before it was complete
             return
-        body = error_body(failure)
+        dialect = dialect_of(self.url.partition(b"?")[0].decode("latin-1"))
+        id_ = request_id(self.headers or (), dialect)
+        body = dialect.error_body(failure, id_)
         retry = "" if failure.retry_after_s is None else f"retry-after: {failure.retry_after_s}\r\n"
+        ids = "" if id_ is None else "".join(f"{name.decode()}: {id_}\r\n" for name in dialect.id_headers)
         head = (
             f"HTTP/1.1 {failure.status} {http.HTTPStatus(failure.status).phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
+            f"content-length: {len(body)}\r\n{retry}{ids}connection: close\r\n\r\n"
         )
         self.transport.write(head.encode("ascii") + body)
         self.transport.close()

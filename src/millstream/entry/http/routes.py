@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from millstream.entry.anthropic.messages import count_tokens, messages
+from millstream.entry.anthropic.protocol import COUNT_TOKENS, MESSAGES
 from millstream.entry.http.route import get, post
 from millstream.entry.native.abort import abort_request
 from millstream.entry.native.generate import generate
 from millstream.entry.native.info import health, model, models, ready, root, server_info
 from millstream.entry.native.ledger import debug_ledger
-from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, TOKENIZE
+from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, SCORE, TOKENIZE
+from millstream.entry.native.score import score
 from millstream.entry.native.tokenize import detokenize, tokenize
 from millstream.entry.openai.chat import chat_completions
 from millstream.entry.openai.completions import completions
@@ -26,7 +29,10 @@ ROUTES = (
     post("/v1/chat/completions", chat_completions, CHAT),
     post("/v1/completions", completions, COMPLETIONS),
     post("/v1/embeddings", embeddings, EMBEDDINGS),
+    post("/v1/messages", messages, MESSAGES),
+    post("/v1/messages/count_tokens", count_tokens, COUNT_TOKENS),
     post("/generate", generate, GENERATE),
+    post("/v1/score", score, SCORE),
     post("/abort_request", abort_request, ABORT, is_counted=False),  # what ends requests must work where there are too many
     post("/tokenize", tokenize, TOKENIZE),
     post("/v1/tokenize", tokenize, TOKENIZE),

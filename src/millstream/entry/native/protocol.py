@@ -65,6 +65,22 @@ class DetokenizeRequest(Struct, kw_only=True):
     spaces_between_special_tokens: bool = True
 
 
+class ScoreRequest(Struct, kw_only=True):
+    """POST /v1/score: `query` and `items` both as text or both as token ids."""
+
+    model: str = ""
+    query: str | list[int]
+    items: str | list[Any]
+    label_token_ids: list[int]
+    apply_softmax: bool = False  # among the labels; otherwise probabilities among all tokens
+    item_first: bool = False  # before the query
+    rid: str | None = None
+    timeout: float | None = None  # seconds
+    priority: int = 0  # the higher goes first
+    cache_salt: str = ""
+    extra_key: str = ""
+
+
 _NO_LOGPROBS = "log probabilities are not supported by this server"
 _NO_GRAMMAR = "structured output is not supported by this server"
 _NO_MEDIA = "this server takes and makes text only"
@@ -123,3 +139,17 @@ TOKENIZE = FieldRules(
 )
 
 DETOKENIZE = FieldRules(honoured=DetokenizeRequest)
+
+SCORE = FieldRules(
+    honoured=ScoreRequest,
+    refused={
+        "temperature": Refused("probabilities are the model's own", (1, 1.0)),
+        "return_token_logprobs": Refused("the prompts' log probabilities are told by /generate", (False,)),
+        "return_pooled_hidden_states": Refused("hidden states are told by /v1/embeddings", (False,)),
+        "score_extraction_token": Refused("each item is a prompt of its own, scored at its end"),
+        "embed_override_token_id": Refused("embeddings are not overridden by this server"),
+        "query_embed_overrides": Refused("embeddings are not overridden by this server", ([],)),
+        "item_embed_overrides": Refused("embeddings are not overridden by this server", ([],)),
+        "stream": Refused("all scores come at once", (False,)),
+    },
+)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,21 @@ from millstream.checkpoint.weights import open_checkpoint
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
+from millstream.execution.logprobs import Summary, note_prompt, prompt_positions, tell
 from millstream.execution.machine import capabilities_of, context_limit, machine_memory, num_cores, pool_pages
 from millstream.execution.native.availability import find_native, native_module
 from millstream.execution.native.loader import kv_bytes_per_token, load_native_model
+from millstream.execution.native.parts import Part, Question, cut, prompt_question
 from millstream.execution.native.sampler import StepSampler
 from millstream.execution.sampling import NOT_FINITE
 from millstream.execution.verify import draw_with_drafts, note_drawn
+from millstream.messages.details import Logprobs, no_logprobs
 
 log = logging.getLogger(__name__)
 
 TOKENS_TOGETHER = 16  # the floats that a kernel takes at once, of a head or of a page
+
+MAX_LOGITS = 1 << 24  # held at once for prompts whose log probabilities are asked: 64 MiB, 341 positions of 49,152 tokens
 
 Floats = NDArray[np.float32]
 
@@ -43,26 +49,38 @@ class NativeExecutor:
         self._model = model
 
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
-        """Run one step and sample the rows that ask for it."""
+        """Run one step, sample the rows that ask for it, and tell log probabilities to those that ask for them."""
         rows = batch.rows
         output = ForwardOutput([[] for _ in rows])
         if not rows:
             return output
-        self._run(rows, [1 + len(row.draft) if row.sample else 0 for row in rows])
-        self._note_kept(rows, output)
+        self._copy_pages(rows)
+        before, parts = cut(rows, max(1, MAX_LOGITS // self.capabilities.vocab_size))
+        told = {index: no_logprobs() for index, row in enumerate(rows) if prompt_positions(row)}
+        for index, part in before:
+            self._run([part])
+            if (question := prompt_question(part, 0)) is not None:
+                told[index].extend(*self._answer([question]))
+        self._run(parts)
+        self._keep(parts, output)
         self._check_states(rows, output)
+        firsts = [0, *accumulate(part.num_outputs for part in parts)]  # each part's first output
         sampled = [index for index, row in enumerate(rows) if row.sample]
         if sampled:
-            sampler = StepSampler(self._model, self.capabilities.vocab_size)
+            outputs = [at for i in sampled for at in range(firsts[i + 1] - 1 - len(rows[i].draft), firsts[i + 1])]
+            sampler = StepSampler(self._model, self.capabilities.vocab_size, outputs)
             drawn, errors = draw_with_drafts([rows[index] for index in sampled], sampler)
             for index in note_drawn(output, sampled, drawn, errors):
                 self._heal(rows[index])
+            sampler.restore()
+        self._tell(parts, firsts, told, output)
         return output
 
     def forward_logits(self, batch: ForwardBatch) -> list[Floats]:
         """Run one step without sampling; return each row's float32 logits at all its positions, `[reach - start, vocab]`."""
         counts = [row.reach - row.start for row in batch.rows]
-        self._run(batch.rows, counts)
+        self._copy_pages(batch.rows)
+        self._run([Part(row, row.start, row.reach, count) for row, count in zip(batch.rows, counts, strict=True)])
         logits = self._model.logits()[:, : self.capabilities.vocab_size].copy()
         return np.split(logits, np.cumsum(counts)[:-1])
 
@@ -70,28 +88,51 @@ class NativeExecutor:
         """Free weights and KV; the executor cannot be used after."""
         self._model = None
 
-    def _run(self, rows: Sequence[ForwardRow], num_outputs: Sequence[int]) -> None:
-        token_ids: list[int] = []
-        parts: list[tuple[int, int, Sequence[int], int]] = []
-        for row, outputs in zip(rows, num_outputs, strict=True):
-            start = row.start
-            token_ids += row.token_ids[start : row.end]
-            token_ids += row.draft
-            parts.append((row.reach - start, start, row.pages, outputs))
+    def _copy_pages(self, rows: Sequence[ForwardRow]) -> None:
+        for row in rows:
             for source, target in row.copies:
                 self._model.copy_page(source, target)
-        embedded = {
-            index: row.input_embeds[row.start : row.end]
-            for index, row in enumerate(rows)
-            if row.input_embeds is not None and row.start < len(row.input_embeds)
-        }
-        kept = [index for index, row in enumerate(rows) if row.gives_hidden]
-        self._model.forward(np.array(token_ids, dtype=np.int32), parts, embedded, kept)
 
-    def _note_kept(self, rows: Sequence[ForwardRow], output: ForwardOutput) -> None:
-        kept = [index for index, row in enumerate(rows) if row.gives_hidden]
-        if kept:
+    def _run(self, parts: Sequence[Part]) -> None:
+        token_ids = [token_id for part in parts for token_id in part.token_ids]
+        rows = [(part.end - part.start, part.start, part.row.pages, part.num_outputs) for part in parts]
+        embedded = {index: part.embeds for index, part in enumerate(parts) if len(part.embeds)}
+        kept = [index for index, part in enumerate(parts) if part.gives_hidden]
+        self._model.forward(np.array(token_ids, dtype=np.int32), rows, embedded, kept)
+
+    def _keep(self, parts: Sequence[Part], output: ForwardOutput) -> None:
+        """Take the states that rows of the last run asked for."""
+        if kept := [index for index, part in enumerate(parts) if part.gives_hidden]:
             output.hidden = dict(zip(kept, self._model.kept_states().copy(), strict=True))
+
+    def _tell(self, parts: Sequence[Part], firsts: Sequence[int], told: dict[int, Logprobs], output: ForwardOutput) -> None:
+        """Find the log probabilities of what was drawn, and of prompts, whose earlier positions are in `told`."""
+        prompts = [(index, prompt_question(parts[index], firsts[index])) for index in told]
+        asked = [(index, question) for index, question in prompts if question is not None]
+        drawn = [
+            (index, Question(firsts[index + 1] - 1 - len(part.row.draft), output.token_ids[index], part.row.logprobs))
+            for index, part in enumerate(parts)
+            if part.row.logprobs is not None and output.token_ids[index]
+        ]
+        if not told and not drawn:
+            return
+        answers = self._answer([question for _, question in asked + drawn])
+        for (index, _), answer in zip(asked, answers, strict=False):
+            told[index].extend(answer)
+        for index, table in told.items():
+            if not note_prompt(output, index, table):
+                self._heal(parts[index].row)
+        for (index, _), answer in zip(drawn, answers[len(asked) :], strict=True):
+            output.logprobs[index] = answer
+
+    def _answer(self, questions: Sequence[Question]) -> list[Logprobs]:
+        """Answer questions about the last run's logits as the model made them, on all of its threads."""
+        found = self._model.summarize([(each.output, len(each.token_ids), each.params.top) for each in questions])
+        logits = self._model.logits()[:, : self.capabilities.vocab_size]
+        return [
+            tell(logits[each.output : each.output + len(each.token_ids)], each.token_ids, each.params, Summary(*summary))
+            for each, summary in zip(questions, found, strict=True)
+        ]
 
     def _check_states(self, rows: Sequence[ForwardRow], output: ForwardOutput) -> None:
         """Find rows whose last state is NaN or infinite.

@@ -10,18 +10,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from millstream.execution.interface import ForwardRow
 from millstream.execution.sampling import ALL_BANNED, NOT_FINITE, SEED_MASK, adjusted, is_adjusted, is_greedy, output_index
 
 
 class StepSampler:
-    """A `Draw` for one step of `model`."""
+    """A `Draw` for one step of `model`.
 
-    def __init__(self, model: Any, vocab_size: int) -> None:
+    Args:
+        outputs: for each place at which a row may draw, which of the step's outputs has its logits.
+    """
+
+    def __init__(self, model: Any, vocab_size: int, outputs: Sequence[int]) -> None:
         self._model = model
         self._vocab_size = vocab_size
+        self._outputs = outputs
         self._best: list[tuple[int, bool]] = model.best()
+        self._changed: list[tuple[int, NDArray[np.float32]]] = []  # outputs, and their logits as the model made them
 
     def __call__(
         self, places: Sequence[int], rows: Sequence[ForwardRow], made: Sequence[Sequence[int]]
@@ -30,29 +37,38 @@ class StepSampler:
         token_ids: list[int] = []
         errors: dict[int, str] = {}
         drawing: list[int] = []
-        for index, (place, row) in enumerate(zip(places, rows, strict=True)):
-            token_id, is_finite = self._best[place]
+        outputs = [self._outputs[place] for place in places]
+        for index, (at, row) in enumerate(zip(outputs, rows, strict=True)):
+            token_id, is_finite = self._best[at]
             if not is_finite:
                 errors[index] = NOT_FINITE
-            elif is_adjusted(row) and (token_id := self._adjust(place, row, made[index])) < 0:
+            elif is_adjusted(row) and (token_id := self._adjust(at, row, made[index])) < 0:
                 errors[index] = ALL_BANNED
             elif not is_greedy(row.sampling):
                 drawing.append(index)
             token_ids.append(0 if index in errors else token_id)
         if drawing:
-            drawn = self._model.draw([_draw(places[index], rows[index], made[index]) for index in drawing])
+            drawn = self._model.draw([_draw(outputs[index], rows[index], made[index]) for index in drawing])
             for index, token_id in zip(drawing, drawn, strict=True):
                 token_ids[index] = token_id
         return token_ids, errors
 
-    def _adjust(self, place: int, row: ForwardRow, made: Sequence[int]) -> int:
+    def restore(self) -> None:
+        """Put back the logits that were changed and of which log probabilities are asked."""
+        logits = self._model.logits()
+        for at, own in self._changed:
+            logits[at, : self._vocab_size] = own
+
+    def _adjust(self, at: int, row: ForwardRow, made: Sequence[int]) -> int:
         """Apply penalties, bias and bans; return the best token then, or -1 where every one is banned."""
-        logits = self._model.logits()[place, : self._vocab_size]
+        logits = self._model.logits()[at, : self._vocab_size]
+        if row.logprobs is not None:
+            self._changed.append((at, logits.copy()))
         logits[:] = adjusted(logits, row, made)
         best = int(logits.argmax())
         return -1 if logits[best] == -np.inf else best
 
 
-def _draw(place: int, row: ForwardRow, made: Sequence[int]) -> tuple[int, float, int, float, float, int, int]:
+def _draw(at: int, row: ForwardRow, made: Sequence[int]) -> tuple[int, float, int, float, float, int, int]:
     params, seed = row.sampling, row.seed & SEED_MASK
-    return place, params.temperature, max(params.top_k, 0), params.top_p, params.min_p, seed, output_index(row, made)
+    return at, params.temperature, max(params.top_k, 0), params.top_p, params.min_p, seed, output_index(row, made)

@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
+from millstream.execution.logprobs import note_prompt, prompt_positions, prompt_tokens
 from millstream.execution.sampling import NOT_FINITE
 from millstream.execution.torch.attention import AttentionBackend
 from millstream.execution.torch.decode_graphs import DecodeGraphs
 from millstream.execution.torch.decoder import Decoder, StepInput
+from millstream.execution.torch.device_logprobs import MAX_ELEMENTS, Question, tell
 from millstream.execution.torch.device_sampler import DeviceSampler, judge
 from millstream.execution.torch.kv_store import KVStore
 from millstream.execution.torch.transfer import upload
 from millstream.execution.verify import draw_with_drafts, note_drawn, sample_with_drafts
+from millstream.messages.details import no_logprobs
 
 
 class TorchExecutor:
@@ -59,11 +62,14 @@ class TorchExecutor:
         with torch.inference_mode():
             self._copy_pages(rows)
             if self._graphs is not None and self._graphs.takes(rows):
-                drawn, errors = draw_with_drafts(rows, DeviceSampler(self._graphs.run(rows), rows))
+                judged = self._graphs.run(rows)
+                logits = judged.logits
+                drawn, errors = draw_with_drafts(rows, DeviceSampler(judged, rows))
             else:
-                drawn, errors = self._run(rows, sampled, output)
+                logits, drawn, errors = self._run(rows, sampled, output)
             for index in note_drawn(output, sampled, drawn, errors):
                 self._heal(rows[index])
+            _tell_drawn(logits, rows, sampled, output)
         return output
 
     def forward_logits(self, batch: ForwardBatch) -> list[Tensor]:
@@ -80,26 +86,27 @@ class TorchExecutor:
 
     def _run(
         self, rows: Sequence[ForwardRow], sampled: list[int], output: ForwardOutput
-    ) -> tuple[list[list[int]], dict[int, str]]:
-        """Run any mix of rows; return the ids and errors of those that sample, and put other rows' errors into `output`."""
+    ) -> tuple[Tensor, list[list[int]], dict[int, str]]:
+        """Run any mix of rows; return logits, ids and errors of those that sample, and put all else into `output`."""
         if not rows:
-            return [], {}
+            return torch.empty(0, 0), [], {}
         hidden = self._hidden(rows)
         lasts = np.cumsum([row.reach - row.start for row in rows]) - 1  # each row's last position in the step
         if kept := [index for index, row in enumerate(rows) if row.gives_hidden]:
             output.hidden = dict(zip(kept, hidden[upload(lasts[kept], self._device)].float().cpu().numpy(), strict=True))
         if len(sampled) < len(rows):
             self._check_chunks(rows, hidden, lasts, output)
+        self._tell_prompts(rows, hidden, lasts, output)
         if not sampled:
-            return [], {}
+            return torch.empty(0, 0), [], {}
         drawing_rows = [rows[index] for index in sampled]
         drawing = np.concatenate([np.arange(lasts[index] - len(rows[index].draft), lasts[index] + 1) for index in sampled])
         states = hidden[upload(drawing, self._device)]
         self._heal_drafts(drawing_rows, states)
         logits = self._decoder.logits(states)
         if self._device.type == "cpu":
-            return sample_with_drafts(logits.numpy(), drawing_rows)
-        return draw_with_drafts(drawing_rows, DeviceSampler(judge(logits), drawing_rows))
+            return logits, *sample_with_drafts(logits.numpy(), drawing_rows)
+        return logits, *draw_with_drafts(drawing_rows, DeviceSampler(judge(logits), drawing_rows))
 
     def _copy_pages(self, rows: Sequence[ForwardRow]) -> None:
         if copies := [pair for row in rows for pair in row.copies]:
@@ -146,6 +153,22 @@ class TorchExecutor:
                 output.errors[index] = NOT_FINITE
                 self._heal(rows[index])
 
+    def _tell_prompts(self, rows: Sequence[ForwardRow], hidden: Tensor, lasts: NDArray[np.intp], output: ForwardOutput) -> None:
+        """Find the log probabilities of prompt tokens. The logits of few positions are held at once."""
+        step = max(1, MAX_ELEMENTS // self.capabilities.vocab_size)
+        for index, row in enumerate(rows):
+            positions = prompt_positions(row)
+            if not positions or row.logprobs is None or index in output.errors:
+                continue
+            table = no_logprobs()
+            first = int(lasts[index]) - (row.reach - 1)  # where position 0 would be in the step
+            for start in range(positions.start, positions.stop, step):
+                part = range(start, min(start + step, positions.stop))
+                logits = self._decoder.logits(hidden[first + part.start - 1 : first + part.stop - 1])
+                table.extend(tell(logits, [Question(0, prompt_tokens(row, part), row.logprobs)])[0])
+            if not note_prompt(output, index, table):
+                self._heal(row)
+
     def _heal_drafts(self, rows: Sequence[ForwardRow], states: Tensor) -> None:
         """Find NaN or infinity at the positions of drafts, `states` of each row's last `1 + len(draft)`.
 
@@ -160,3 +183,18 @@ class TorchExecutor:
 
     def _heal(self, row: ForwardRow) -> None:
         self._store.heal(list(row.pages[: -(-row.reach // self._store.page_size)]))
+
+
+def _tell_drawn(logits: Tensor, rows: Sequence[ForwardRow], sampled: Sequence[int], output: ForwardOutput) -> None:
+    """Find the log probabilities of what was drawn, from the logits of each sampled row's last `1 + len(draft)` positions."""
+    questions: list[Question] = []
+    asking: list[int] = []
+    place = 0
+    for index in sampled:
+        row, token_ids = rows[index], output.token_ids[index]
+        if row.logprobs is not None and token_ids:
+            questions.append(Question(place, token_ids, row.logprobs))
+            asking.append(index)
+        place += 1 + len(row.draft)
+    if questions:
+        output.logprobs.update(zip(asking, tell(logits, questions), strict=True))

@@ -9,6 +9,7 @@ import pytest
 from millstream.config import ServerConfig
 from millstream.entry.failure import RequestFailed
 from millstream.entry.http.auth import KeyRing
+from millstream.entry.http.dialect import OPENAI, dialect_of
 from millstream.entry.http.routes import ROUTES
 from millstream.messages import TokenizedGenerateReqInput
 from tests.support.asgi import Call, Response, post, run
@@ -35,7 +36,10 @@ def test_without_a_key_nothing_is_answered_but_probes(path: str, authorization: 
             else:
                 assert response.status == 401
                 assert response.headers["www-authenticate"] == "Bearer"
-                assert (response.error["type"], response.error["code"]) == ("invalid_request_error", "invalid_api_key")
+                if dialect_of(path) is OPENAI:
+                    assert (response.error["type"], response.error["code"]) == ("invalid_request_error", "invalid_api_key")
+                else:
+                    assert response.body["error"]["type"] == "authentication_error"
                 assert "wrong" not in response.content.decode()
         assert entry.engine.sent == []
 
@@ -69,6 +73,29 @@ def test_a_key_is_taken_exactly_and_its_scheme_in_any_case(authorization: str, s
         with pytest.raises(RequestFailed) as caught:
             ring.check("user", authorization.encode())
         assert caught.value.failure.status == status
+
+
+@pytest.mark.parametrize(
+    ("authorization", "api_key", "status"),
+    [
+        (None, "secret", 200),
+        (None, " secret ", 200),
+        (None, "Bearer secret", 401),
+        (None, "Secret", 401),
+        (None, "", 401),
+        ("Bearer wrong", "secret", 200),
+        ("Bearer secret", "wrong", 200),
+        ("Bearer wrong", "wrong", 401),
+    ],
+)
+def test_a_key_may_be_in_a_header_of_its_own(authorization: str | None, api_key: str, status: int) -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(api_key=("secret",)))
+        headers = {"authorization": authorization, "x-api-key": api_key}
+        for path in ("/v1/models", "/server_info"):
+            assert (await Call(entry.app, path, b"", method="GET", headers=headers).response()).status == status
+
+    run(scenario())
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,19 @@ def test_a_page_of_an_allowed_origin_may_ask_without_a_key_and_read_with_one(all
     run(scenario())
 
 
+def test_a_page_may_use_anthropics_headers_and_read_the_requests_id() -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(allowed_origins=(PAGE,), api_key=("secret",)))
+        names = "anthropic-version,content-type,x-api-key"
+        assert (await preflight(entry, PAGE, names)).headers["access-control-allow-headers"] == names
+        body = {"max_tokens": 8, "messages": CHAT["messages"]}
+        response = await post(entry.app, "/v1/messages", body, headers={"origin": PAGE, "x-api-key": "secret"})
+        assert (response.status, response.headers["access-control-allow-origin"]) == (200, PAGE)
+        assert "request-id" in response.headers["access-control-expose-headers"].split(", ")
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("origin", ["https://evil.example.com", "https://chat.example.com.evil", "null", ""])
 def test_other_pages_may_not(origin: str) -> None:
     async def scenario() -> None:

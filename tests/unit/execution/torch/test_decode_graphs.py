@@ -21,6 +21,7 @@ from millstream.execution.torch.kv_store import KVStore
 from millstream.execution.torch.loader import load_weights
 from millstream.execution.torch.paged_attention import PagedAttention
 from millstream.execution.torch.runner import TorchExecutor
+from millstream.messages.details import LogprobParams
 from millstream.messages.sampling import SamplingParams
 from tests.unit.execution.torch import paged_emulation
 from tests.unit.execution.torch.families import make_model
@@ -218,3 +219,22 @@ def test_a_row_that_is_not_finite_fails_alone_in_a_captured_step(rig: Rig) -> No
     assert list(output.errors) == [1]
     assert output.token_ids == [expected[0], [], expected[2]]
     assert all(bool(torch.isfinite(layer).all()) for layer in rig.store.layers)
+
+
+def test_log_probabilities_of_a_replayed_step_are_those_of_an_eager_one(rig: Rig) -> None:
+    sequences = sequences_of(9, 2, 17)
+    rig.prefill(sequences)
+    params = [LogprobParams(top=3, token_ids=(7,)), None, LogprobParams(prompt_start=0)]
+    bent = SamplingParams(temperature=1.4, frequency_penalty=1.0, logit_bias={9: 4.0})
+    rows = [decode(ids, pages, num_prompt_tokens=1, sampling=bent, seed=5) for ids, pages in sequences]
+    for each, asked in zip(rows, params, strict=True):
+        each.logprobs = asked
+    replayed = rig.captures.replayed
+    ours, plain = rig.executor.forward(ForwardBatch(rows)), rig.plain.forward(ForwardBatch(rows))
+    assert rig.captures.replayed == replayed + 1
+    assert ours.token_ids == plain.token_ids
+    assert sorted(ours.logprobs) == sorted(plain.logprobs) == [0, 2]
+    for index, table in plain.logprobs.items():
+        assert ours.logprobs[index].top_ids == table.top_ids
+        assert ours.logprobs[index].chosen == pytest.approx(table.chosen, abs=1e-4)
+        assert ours.logprobs[index].asked == [pytest.approx(values, abs=1e-4) for values in table.asked]

@@ -169,6 +169,23 @@ class ModelObject {
         return model_->draw(draws);
     }
 
+    nb::list summarize(nb::list spans) {
+        nb::list found;
+        std::vector<Model::Look> looks;
+        for (nb::handle item : spans) {
+            nb::tuple span = nb::cast<nb::tuple>(item);
+            const int first = nb::cast<int>(span[0]), count = nb::cast<int>(span[1]), top = std::min(nb::cast<int>(span[2]), model_->config().vocab_size);
+            if (first < 0 || count < 0 || count > model_->num_outputs() - first || top < 0) throw std::invalid_argument("no such outputs");
+            double* log_sums;
+            int32_t* ids;
+            found.append(nb::make_tuple(new_array<double>({size_t(count)}, &log_sums), new_array<int32_t>({size_t(count), size_t(top)}, &ids)));
+            for (int i = 0; i < count; ++i) looks.push_back({first + i, top, log_sums + i, ids + size_t(i) * top});
+        }
+        nb::gil_scoped_release release;
+        model_->summarize(looks);
+        return found;
+    }
+
     Model& model() { return *model_; }
     void check_page(int page) const {
         if (page < 0 || page >= num_pages_) throw std::invalid_argument("no such page");
@@ -233,6 +250,8 @@ void bind_model(nb::module_& m) {
              })
         // rows: (output, temperature, top_k, top_p, min_p, seed, index of the output token) each
         .def("draw", &ModelObject::draw, nb::arg("rows"))
+        // spans: (first output, count, top) each. Returns (log_sums [count], ids [count, top]) of each
+        .def("summarize", &ModelObject::summarize, nb::arg("spans"))
         .def("copy_page",
              [](ModelObject& self, int from, int to) {
                  self.check_page(from);

@@ -55,6 +55,25 @@ nb::object argmax_rows(Logits logits, const std::string& isa) {
     return result;
 }
 
+nb::object summarize_rows(Logits logits, int top, const std::string& isa) {
+    const Kernels& kernels = kernels_named(isa);
+    const size_t rows = logits.shape(0);
+    const int vocab = static_cast<int>(logits.shape(1));
+    require(vocab > 0, "logits of no tokens");
+    require(0 <= top && top <= vocab, "top: from 0 to the number of tokens");
+    double* log_sums;
+    int32_t* ids;
+    auto result = nb::make_tuple(new_array<double>({rows}, &log_sums), new_array<int32_t>({rows, size_t(top)}, &ids));
+    {
+        nb::gil_scoped_release released;
+        for (size_t i = 0; i < rows; ++i) {
+            log_sums[i] = kernels.log_sum_exp(logits.data() + i * vocab, vocab);
+            kernels.most_likely(logits.data() + i * vocab, vocab, top, ids + i * top);
+        }
+    }
+    return result;
+}
+
 }  // namespace
 
 void bind_sampling(nb::module_& m) {
@@ -62,6 +81,8 @@ void bind_sampling(nb::module_& m) {
     m.def("draw_rows", &draw_rows, "logits"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "seed"_a, "index"_a, "isa"_a = "",
           "Draw a token of each row of float32 logits [rows, vocab], as millstream.execution.sampling does. A temperature of 0 takes the largest;\n"
           "-inf may not be drawn. Returns int32 ids; -1 where none may be drawn, or where a logit is NaN or +inf.");
+    m.def("summarize_rows", &summarize_rows, "logits"_a, "top"_a, "isa"_a = "",
+          "Return (log_sums, ids) of each row of float32 logits [rows, vocab], as millstream.execution.logprobs.summarize does.");
     m.def("argmax_rows", &argmax_rows, "logits"_a, "isa"_a = "",
           "Return (ids, logits, finite) of the largest logit of each row, the lowest id among equals; finite: no logit of the row is NaN or infinite.");
 }

@@ -69,6 +69,22 @@ std::vector<int32_t> Model::draw(const std::vector<Draw>& draws) {
     return work.tokens;
 }
 
+void Model::summarize(const std::vector<Look>& looks) {
+    struct Work {
+        Model& model;
+        const std::vector<Look>& looks;
+    } work{*this, looks};
+    auto run = [](void* context, int, int number, int) {
+        const Work& work = *static_cast<Work*>(context);
+        const Look& look = work.looks[number];
+        const float* logits = work.model.logits() + size_t(look.output) * work.model.logits_stride_;
+        const int vocab = work.model.config_.vocab_size;
+        *look.log_sum = work.model.k_.log_sum_exp(logits, vocab);
+        work.model.k_.most_likely(logits, vocab, look.top, look.top_ids);
+    };
+    pool_.run({{run, 0, int(looks.size())}}, &work);
+}
+
 void Model::copy_page(int from, int to) {
     for (int layer = 0; layer < config_.num_layers; ++layer) {
         KVLayer store = kv(layer);

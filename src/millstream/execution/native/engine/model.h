@@ -66,6 +66,15 @@ class Model {
     const std::vector<uint8_t>& is_finite() const { return is_finite_; }
     const std::vector<Best>& best() const { return best_; }
 
+    // What is to be known of output `output` of the last step so that log probabilities can be told: the logarithm of its sum of
+    // exponentials, into `log_sum`, and the ids of its `top` largest, into `top_ids`.
+    struct Look {
+        int output, top;
+        double* log_sum;
+        int32_t* top_ids;
+    };
+    void summarize(const std::vector<Look>& looks);
+
     // The next token of each, from the last step's logits.
     std::vector<int32_t> draw(const std::vector<Draw>& draws);
 

@@ -96,6 +96,12 @@ struct Kernels {
     // as millstream.execution.sampling draws; -1 where no token may be drawn: all -inf, or one is NaN or +inf. `scratch`: draw_scratch_bytes(n)
     int32_t (*draw)(const Draw& row, int n, void* scratch);
 
+    // logprobs.cpp
+    // the logarithm of the sum of exponentials; NaN where a logit is NaN or +inf, or all are -inf
+    double (*log_sum_exp)(const float* logits, int n);
+    // ids of the `count` <= n largest, the largest first, equal ones by id. Where logits are NaN some ids may be 0.
+    void (*most_likely)(const float* logits, int n, int count, int32_t* ids);
+
     // ceilings.cpp: rounds of products in registers, returning how many operations that was; and a pass over memory
     int64_t (*int8_products)(int64_t rounds);
     int64_t (*float_products)(int64_t rounds);

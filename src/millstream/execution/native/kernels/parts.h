@@ -31,6 +31,10 @@ void merge(const float* part_max, const float* part_sum, const float* part_out, 
 Best argmax(const float* logits, int n);
 int32_t draw(const Draw& row, int n, void* scratch);
 
+// logprobs.cpp
+double log_sum_exp(const float* logits, int n);
+void most_likely(const float* logits, int n, int count, int32_t* ids);
+
 // ceilings.cpp
 int64_t int8_products(int64_t rounds);
 int64_t float_products(int64_t rounds);

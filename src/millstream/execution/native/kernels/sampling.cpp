@@ -5,7 +5,7 @@
 // in floats says who cannot win.
 #include "hash.h"
 #include "parts.h"
-#include "ranking.h"
+#include "scan.h"
 
 #include <cfloat>
 
@@ -14,23 +14,6 @@ namespace {
 
 constexpr double NO_WEIGHT = 746;  // exp of minus this is 0 in doubles
 constexpr double LOG2_E = 1.4426950408889634;
-
-struct Scan {
-    float largest, smallest;  // of those that are not NaN
-    bool has_nan;
-};
-
-Scan scan(const float* logits, int n) {
-    F16x most = set1(NEVER), least = set1(-NEVER), nan = zero();
-    for (int i = 0; i < n; i += LANES) {
-        F16x x = load_up_to(n - i, logits + i, logits[0]);
-        most = max(x, most);
-        least = min(x, least);
-        nan = nan + min(zero(), x);  // of numbers no greater than 0 no sum is NaN, unless one of them is
-    }
-    float total = sum(nan);
-    return {largest(most), -largest(zero() - least), total != total};
-}
 
 int first_at_least(const float* logits, int n, float border) {
     for (int i = 0; i < n; i += LANES) {

@@ -1,0 +1,130 @@
+"""From one protocol-free request to a message, streamed or whole: the same deltas, joined or not.
+
+Called by the messages adapter. Status and headers are sent after admission, never before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from millstream.entry.anthropic import events
+from millstream.entry.anthropic.errors import PING, error_object
+from millstream.entry.failure import Failure, failure_of_abort
+from millstream.entry.generation import Generation, Origin
+from millstream.entry.http.exchange import Exchange
+from millstream.entry.release import release_after
+from millstream.entry.service import Service
+from millstream.entry.sse import named_event
+from millstream.entry.stream import stream_answer
+from millstream.entry.whole import collect
+from millstream.messages import Abort, FinishReason, GenerateReqInput, TextRow, Usage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of /v1/messages, understood."""
+
+    request: GenerateReqInput
+    origin: Origin
+    max_tokens: int
+    stream: bool
+
+    @property
+    def message_id(self) -> str:
+        """The id of the answer."""
+        return f"msg_{self.request.rid}"
+
+
+async def answer(exchange: Exchange, service: Service, call: Call) -> None:
+    """Run `call` and answer it.
+
+    Raises:
+        MillstreamError, RequestFailed: before anything was sent.
+    """
+    manager = service.manager
+    generation = await manager.generate_request(call.request.rid, [call.request], call.origin)
+    with release_after(manager, generation):
+        if call.stream:
+            form = _MessageStream(call, generation, exchange.request_id)
+            await stream_answer(exchange, service, generation, form)
+        else:
+            await _whole(exchange, service, call, generation)
+
+
+async def _whole(exchange: Exchange, service: Service, call: Call, generation: Generation) -> None:
+    (made,) = await collect(generation, _failure)
+    content = [events.text_block(made.text)]
+    stop = events.stop_members(made.finish, call.max_tokens)
+    usage = events.usage_members(_usage(generation))
+    await exchange.send_json(events.message(call.message_id, call.origin.model, content, stop, usage))
+    generation.stamp_written(service.clock(), last=True)
+
+
+class _MessageStream:
+    """The `StreamForm` of /v1/messages: one message of one text block, as it comes."""
+
+    def __init__(self, call: Call, generation: Generation, request_id: str | None) -> None:
+        self._call = call
+        self._generation = generation
+        self._request_id = request_id
+        self._finish: FinishReason | None = None
+
+    def opening(self) -> bytes:
+        """`message_start`, which counts the prompt as if nothing of it were cached: that is known later. Then the block."""
+        stop = events.stop_members(None, self._call.max_tokens)
+        usage = events.usage_members(Usage(_num_prompt(self._generation), 0))
+        start = events.message(self._call.message_id, self._call.origin.model, [], stop, usage)
+        return b"".join(
+            (
+                events.event("message_start", message=start),
+                events.event("content_block_start", index=0, content_block=events.text_block("")),
+                PING,
+            )
+        )
+
+    def row(self, index: int, row: TextRow) -> bytes:
+        """A delta for the text. The end is said by `closing`."""
+        self._finish = row.finish or self._finish
+        before, after = events.AROUND_TEXT
+        return before + msgspec.json.encode(row.text) + after if row.text else b""
+
+    def text_event(self, index: int) -> tuple[bytes, bytes] | None:
+        """A delta's fixed parts."""
+        return events.AROUND_TEXT
+
+    def failure(self, finish: FinishReason) -> Failure | None:
+        """See `_failure`."""
+        return _failure(finish)
+
+    def closing(self) -> bytes:
+        """The end of the block, why the answer ends and what it cost, the end of the message."""
+        stop = events.stop_members(self._finish, self._call.max_tokens)
+        usage = events.usage_members(_usage(self._generation))
+        return b"".join(
+            (
+                events.event("content_block_stop", index=0),
+                events.event("message_delta", delta=stop, usage=usage),
+                events.event("message_stop"),
+            )
+        )
+
+    def broken(self, failure: Failure) -> bytes:
+        """An event of type `error`."""
+        return named_event(b"error", msgspec.json.encode(error_object(failure, self._request_id)))
+
+
+def _failure(finish: FinishReason) -> Failure | None:
+    return failure_of_abort(finish) if isinstance(finish, Abort) else None
+
+
+def _usage(generation: Generation) -> Usage:
+    """What the request has cost so far."""
+    (state,) = generation.states
+    return state.usage or Usage(_num_prompt(generation), 0)
+
+
+def _num_prompt(generation: Generation) -> int:
+    (state,) = generation.states
+    return len(state.input_ids)

@@ -1,0 +1,138 @@
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's conversations become one prompt through the chat template."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from millstream.entry.anthropic.answer import Call, answer
+from millstream.entry.anthropic.conversation import item_count, to_chat
+from millstream.entry.anthropic.protocol import COUNT_TOKENS, MESSAGES, MessagesRequest, PromptFields
+from millstream.entry.deadline import before, resolve_deadline
+from millstream.entry.generation import Origin
+from millstream.entry.http.exchange import Exchange
+from millstream.entry.openai.call import resolve_rid
+from millstream.entry.openai.chat import render
+from millstream.entry.priority import check_priority
+from millstream.entry.sampling import SamplingFields, cache_namespace
+from millstream.entry.service import Service
+from millstream.entry.tokenize import ITEM_CHARS
+from millstream.errors import RequestError
+from millstream.messages import GenerateReqInput, SamplingParams, Timing
+from millstream.messages.sampling import MAX_COUNT, MAX_STOP_LENGTH, MAX_STOP_STRINGS
+
+MAX_TEMPERATURE = 1.0
+
+
+async def messages(exchange: Exchange, service: Service) -> None:
+    """Answer one request for a message."""
+    received = service.clock()
+    request = MESSAGES.parse(await exchange.read_object())
+    await exchange.while_connected(_run(exchange, service, request, received))
+
+
+async def _run(exchange: Exchange, service: Service, request: MessagesRequest, received: float) -> None:
+    service.check_ready()
+    model = service.resolve_model(request.model)
+    sampling = to_sampling(request)
+    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
+    rid = resolve_rid(request.rid)
+    deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
+    prompt = await before(deadline, received, service.clock, prompt_of(service, request))
+    call = Call(
+        request=GenerateReqInput(
+            rid=rid,
+            text=prompt,
+            add_special_tokens=False,
+            sampling=sampling,
+            cache_namespace=cache_namespace(request.cache_salt, request.extra_key),
+            priority=request.priority,
+            deadline=deadline,
+            timing=Timing(received=received, adapted=service.clock()),
+        ),
+        origin=Origin(
+            api="messages",
+            model=model,
+            prompt_param="messages",
+            request_id=exchange.request_id,
+            default_max_new_tokens=request.max_tokens,
+        ),
+        max_tokens=request.max_tokens,
+        stream=request.stream,
+    )
+    await answer(exchange, service, call)
+
+
+async def count_tokens(exchange: Exchange, service: Service) -> None:
+    """Answer `{"input_tokens"}`: how many tokens the prompt of the same request for a message has."""
+    request = COUNT_TOKENS.parse(await exchange.read_object())
+    await exchange.while_connected(_count(exchange, service, request))
+
+
+async def _count(exchange: Exchange, service: Service, request: PromptFields) -> None:
+    prompts = service.manager.prompts
+    service.resolve_model(request.model)
+    (ids,) = await prompts.encode_all([await prompt_of(service, request)], add_special_tokens=False)
+    await exchange.send_json({"input_tokens": len(ids)})
+
+
+def to_sampling(request: MessagesRequest) -> SamplingParams:
+    """The sampling parameters. `max_tokens` is no part of them: it is shortened to what the context leaves.
+
+    Raises:
+        RequestError: a value is out of Anthropic's range.
+    """
+    if not 1 <= request.max_tokens <= MAX_COUNT:
+        raise RequestError(f"max_tokens is {request.max_tokens}; it must be from 1 to {MAX_COUNT}.", param="max_tokens")
+    if not 0.0 <= request.temperature <= MAX_TEMPERATURE:
+        raise RequestError(
+            f"temperature is {request.temperature}; it must be from 0 to {MAX_TEMPERATURE:g}.", param="temperature"
+        )
+    if not 0 <= request.top_k <= MAX_COUNT:
+        raise RequestError(f"top_k is {request.top_k}; it must be from 0 (off) to {MAX_COUNT}.", param="top_k")
+    _check_stop_sequences(request.stop_sequences)
+    fields = SamplingFields(
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k or -1,
+        seed=request.seed,
+        stop=request.stop_sequences,
+    )
+    return fields.to_sampling(max_new_tokens=None, min_new_tokens=0)
+
+
+def _check_stop_sequences(texts: list[str]) -> None:
+    if len(texts) > MAX_STOP_STRINGS:
+        raise RequestError(
+            f"stop_sequences has {len(texts)} items; at most {MAX_STOP_STRINGS} are allowed.", param="stop_sequences"
+        )
+    for index, text in enumerate(texts):
+        if not 1 <= len(text) <= MAX_STOP_LENGTH:
+            raise RequestError(
+                f"stop_sequences[{index}] has {len(text)} characters; it must have from 1 to {MAX_STOP_LENGTH}.",
+                param=f"stop_sequences[{index}]",
+            )
+
+
+async def prompt_of(service: Service, request: PromptFields) -> str:
+    """The prompt text of a conversation. A last message of the assistant is continued.
+
+    Raises:
+        RequestError: it cannot be read or written.
+    """
+    convert = partial(to_chat, request, template_uses_tools=service.template.uses_tools)
+    chat = await service.manager.prompts.off_loop(ITEM_CHARS * item_count(request), convert)
+    continues = bool(chat) and chat[-1]["role"] == "assistant"
+    rendering = render(
+        service,
+        chat,
+        add_generation_prompt=None,
+        continue_final_message=continues,
+        kwargs=request.chat_template_kwargs,
+    )
+    try:
+        return await rendering
+    except RequestError as error:
+        if error.param != "continue_final_message":
+            raise
+        message = "messages ends with the assistant's, which this model's chat template cannot continue."
+        raise RequestError(message, param="messages") from None

@@ -1,0 +1,125 @@
+"""The bodies of the Anthropic routes: what is honoured, what has no effect, what is refused. Docs are made from this file."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from millstream.entry.fields import FieldRules, Refused
+
+
+class PromptFields(Struct, kw_only=True):
+    """What makes the prompt: all that /v1/messages/count_tokens takes. `chat_template_kwargs` is our own."""
+
+    model: str = ""  # empty: the served model
+    messages: list[Any]
+    system: str | list[Any] = ""
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+class MessagesRequest(PromptFields, kw_only=True):
+    """POST /v1/messages. From `seed` on the fields are our own, as the other routes have them."""
+
+    max_tokens: int
+    stop_sequences: list[str] = []
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: off
+    stream: bool = False
+    seed: int | None = None
+    rid: str | None = None
+    timeout: float | None = None  # seconds
+    priority: int = 0  # the higher goes first
+    cache_salt: str = ""
+    extra_key: str = ""
+
+
+class Message(Struct, kw_only=True):
+    """One item of `messages`."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Any]
+
+
+class TextBlock(Struct, kw_only=True):
+    """A block of type `text`."""
+
+    type: str
+    text: str
+
+
+class ThinkingBlock(Struct, kw_only=True):
+    """A block of type `thinking`, of an earlier answer."""
+
+    type: str
+    thinking: str
+
+
+class ToolUseBlock(Struct, kw_only=True):
+    """A block of type `tool_use`, of an earlier answer."""
+
+    type: str
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ToolResultBlock(Struct, kw_only=True):
+    """A block of type `tool_result`: what a tool said to an earlier call."""
+
+    type: str
+    tool_use_id: str
+    content: str | list[Any] = ""
+
+
+_CACHED = {"cache_control": "prefixes are cached without being marked; use `cache_salt` to keep them apart"}
+_NO_TOOLS = "tools are not supported by this server"
+_NO_SERVER_TOOLS = "this server runs no tools"
+
+_PROMPT_REFUSED = {
+    "tools": Refused(_NO_TOOLS, ([],)),
+    "tool_choice": Refused(_NO_TOOLS, ({"type": "none"}, {"type": "auto"})),
+    "thinking": Refused("the model's thinking is not controlled by this server", ({"type": "disabled"},)),
+    "output_config": Refused("structured output and effort are not supported by this server", ({},)),
+    "output_format": Refused("structured output is not supported by this server"),
+    "context_management": Refused("conversations are never edited by this server", ({}, {"edits": []})),
+    "mcp_servers": Refused(_NO_SERVER_TOOLS, ([],)),
+    "speed": Refused("there is one speed", ("standard",)),
+}
+
+MESSAGES = FieldRules(
+    honoured=MessagesRequest,
+    without_effect={**_CACHED, "metadata": "`user_id` is not used"},
+    refused={
+        **_PROMPT_REFUSED,
+        "service_tier": Refused("there is one tier", ("auto", "standard_only")),
+        "container": Refused(_NO_SERVER_TOOLS),
+        "diagnostics": Refused("diagnostics of the cache are not supported; `usage.cache_read_input_tokens` counts its hits"),
+        "inference_geo": Refused("the server is where it is"),
+        "stop": Refused("use `stop_sequences`", ([],)),
+    },
+)
+COUNT_TOKENS = FieldRules(honoured=PromptFields, without_effect=_CACHED, refused=_PROMPT_REFUSED)
+
+MESSAGE = FieldRules(honoured=Message)
+BLOCKS: dict[str, FieldRules[Any]] = {
+    "text": FieldRules(
+        honoured=TextBlock, without_effect={**_CACHED, "citations": "they point at sources; the text is the same without them"}
+    ),
+    "thinking": FieldRules(
+        honoured=ThinkingBlock, without_effect={"signature": "not checked: no thinking is signed by this server"}
+    ),
+    "tool_use": FieldRules(
+        honoured=ToolUseBlock,
+        without_effect={**_CACHED, "caller": "not told to the model", "toolset_name": "not told to the model"},
+    ),
+    "tool_result": FieldRules(
+        honoured=ToolResultBlock,
+        without_effect={
+            **_CACHED,
+            "is_error": "chat templates have no place for it; `content` says what went wrong",
+            "toolset_name": "not told to the model",
+        },
+    ),
+}
