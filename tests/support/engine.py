@@ -21,6 +21,7 @@ from millstream.messages import (
     Length,
     ProcessState,
     Rejection,
+    RowDetails,
     ServerState,
     StatsReply,
     StatsReq,
@@ -43,7 +44,9 @@ TOKENIZER = load_scripted_tokenizer()
 PROCESSES = ("entry-0", "scheduler", "detokenizer")
 
 
-def engine_info(context_length: int = CONTEXT_LENGTH, max_running_requests: int = 8) -> EngineInfo:
+def engine_info(
+    context_length: int = CONTEXT_LENGTH, max_running_requests: int = 8, *, has_logprobs: bool = True
+) -> EngineInfo:
     return EngineInfo(
         vocab_size=TOKENIZER.vocab_size,
         context_length=context_length,
@@ -53,7 +56,7 @@ def engine_info(context_length: int = CONTEXT_LENGTH, max_running_requests: int 
         max_running_requests=max_running_requests,
         executor="fake",
         hidden_size=HIDDEN_SIZE,
-        has_logprobs=True,
+        has_logprobs=has_logprobs,
     )
 
 
@@ -120,7 +123,15 @@ class FakeEngine:
         facts = {"message": "The queue is full.", "status": 429, "type": "overloaded_error", "retry_after_s": 1} | facts
         self.handle(AdmissionOutput(rejected=[Rejection(rid=rid, slot=self.slot(rid), **facts)]))
 
-    def row(self, rid: str, text: str, *, finish: FinishReason | None = None, ids: list[int] | None = None) -> None:
+    def row(
+        self,
+        rid: str,
+        text: str,
+        *,
+        finish: FinishReason | None = None,
+        ids: list[int] | None = None,
+        details: RowDetails | None = None,
+    ) -> None:
         ids = [40 + self._made.get(rid, 0)] if ids is None else ids
         self._made[rid] = self._made.get(rid, 0) + len(ids)
         request = next((r for r in reversed(self.requests) if r.rid == rid), None)
@@ -128,10 +139,10 @@ class FakeEngine:
         timing = Timing(queued=1.0, admitted=2.0, decoded=3.0) if finish is not None else None
         is_first = rid not in self._slots
         slot = self._slots.setdefault(rid, request.slot if request else NO_SLOT)
-        if finish is None and ids and not is_first:
+        if finish is None and ids and not is_first and details is None:
             self.handle(BatchStrOutput([], [TextColumns(pack_slots([slot]), pack_ids(ids), len(ids), [text])]))
         else:
-            self.handle(BatchStrOutput([TextRow(rid, slot, text, ids, usage, finish, timing)]))
+            self.handle(BatchStrOutput([TextRow(rid, slot, text, ids, usage, finish, timing, details=details)]))
 
     def end(self, rid: str, cause: Any = "client_gone", message: str = "The request was aborted.", status: int = 500) -> None:
         self.row(rid, "", finish=Abort(cause, message, status), ids=[])
@@ -159,6 +170,7 @@ class Entry:
         max_running_requests: int = 8,
         tokenizer: Any = TOKENIZER,
         number: int = 0,
+        has_logprobs: bool = True,
     ) -> None:
         self.engine = FakeEngine()
         config = dataclasses.replace(config or ServerConfig(), strict_ledger=True)
@@ -167,7 +179,7 @@ class Entry:
         if ready:
             template = ChatTemplate(str(TOKENIZER.chat_template), TOKENIZER.special_tokens)
             self.service.text_loaded(LoadedText(tokenizer=tokenizer, template=template, names=NAMES))
-            self.service.update(state(engine_info(context_length, max_running_requests)))
+            self.service.update(state(engine_info(context_length, max_running_requests, has_logprobs=has_logprobs)))
             self.engine.handle = self.manager.handle
 
     @property

@@ -15,6 +15,7 @@ import msgspec
 from millstream.errors import RequestError
 
 T = TypeVar("T", bound=msgspec.Struct)
+V = TypeVar("V")
 
 _PATH = re.compile(r"^(?P<text>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `([^`]+)`")
@@ -32,12 +33,14 @@ class Refused:
 class FieldRules(Generic[T]):
     """The fields of one API: members of `honoured` work; `without_effect` says why each needs none; `refused` are 400.
 
+    `forms` are the types of fields without effect, where those have one: what is wrong is said all the same.
     `parts` has the rules of honoured fields that are objects with fields of their own, or lists of such; their owners apply
     them. Fields in `for_admins` take an admin's key; the handler asks `needs_admin`.
     """
 
     honoured: type[T]
     without_effect: dict[str, str] = field(default_factory=dict)
+    forms: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, Refused] = field(default_factory=dict)
     parts: dict[str, FieldRules[Any]] = field(default_factory=dict)
     for_admins: tuple[str, ...] = ()
@@ -54,26 +57,37 @@ class FieldRules(Generic[T]):
         """
         known = {}
         for name, value in body.items():
-            if value is None or name in self.without_effect:
+            if value is None:
                 continue
-            if name in self.honoured.__struct_fields__:
+            if name in self.without_effect:
+                _converted(value, self.forms.get(name, Any), name)
+            elif name in self.honoured.__struct_fields__:
                 known[name] = value
             elif (rule := self.refused.get(name)) is None:
                 shown = name[:100]  # a client's word, of any length
                 raise RequestError(f"Unrecognized request argument: `{shown}`.", param=shown, code="unknown_parameter")
             elif not any(value == neutral and type(value) is type(neutral) for neutral in rule.neutral):
                 raise RequestError(f"`{name}` is refused: {rule.why}.", param=name, code="unsupported_parameter")
-        try:
-            return msgspec.convert(known, self.honoured, str_keys=True)
-        except msgspec.ValidationError as error:
-            raise _request_error(error) from None
+        return _converted(known, self.honoured)
 
 
-def _request_error(error: msgspec.ValidationError) -> RequestError:
+def _converted(value: Any, form: type[V], name: str = "") -> V:
+    """`value`, which is the field `name` or the whole body, as a `form`.
+
+    Raises:
+        RequestError: it is none.
+    """
+    try:
+        return msgspec.convert(value, form, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise _request_error(error, name) from None
+
+
+def _request_error(error: msgspec.ValidationError, name: str) -> RequestError:
     """The validation error in a client's terms, with the field's path."""
     match = _PATH.match(str(error))
     assert match is not None  # the pattern matches every string
-    path, text = match["path"] or None, match["text"]
+    path, text = f"{name}{match['path'] or ''}" or None, match["text"]
     if missing := _MISSING.search(text):
         path = f"{path}.{missing[1]}" if path else missing[1]
         return RequestError(f"`{path}` is required.", param=path, code="missing_required_parameter")

@@ -8,6 +8,7 @@ from millstream.errors import RequestError
 from millstream.messages import SamplingParams
 from millstream.text.regex import compile_patterns
 
+MAX_SALT_CHARS = 1024  # it stays with the cached prefix
 _SEEDS = 2**64
 
 
@@ -67,5 +68,12 @@ class SamplingFields(Struct, kw_only=True):
 
 
 def cache_namespace(cache_salt: str, extra_key: str) -> str:
-    """The prefix-cache namespace for the two names that clients know it by; no two pairs share one."""
+    """The prefix-cache namespace for the two names that clients know it by; no two pairs share one.
+
+    Raises:
+        RequestError: one is longer than what is worth keeping.
+    """
+    for name, text in (("cache_salt", cache_salt), ("extra_key", extra_key)):
+        if len(text) > MAX_SALT_CHARS:
+            raise RequestError(f"{name} has {len(text)} characters; at most {MAX_SALT_CHARS} are allowed.", param=name)
     return f"{len(cache_salt)}:{cache_salt}{extra_key}" if cache_salt or extra_key else ""

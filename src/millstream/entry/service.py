@@ -218,5 +218,5 @@ class Service:
         """
         names = self.text.names
         if name and name not in names:
-            raise ModelNotFound(name, names[0])
+            raise ModelNotFound(name[:100], names[0])  # a client's word, of any length
         return name or names[0]

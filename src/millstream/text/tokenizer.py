@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
@@ -25,6 +26,7 @@ from millstream.text.fast_encoder import VOCABULARY_SAMPLE, FastEncoder, load_fa
 from millstream.text.gguf_tokenizer import read_gguf_tokenizer
 from millstream.text.huggingface_tokenizer import read_huggingface_tokenizer, special_ids, token_list
 from millstream.text.incremental import ByteDecoder, IncrementalDecoder, WindowDecoder
+from millstream.text.token_bytes import ByteReader, TokenBytes, TokenReader, WindowReader
 from millstream.text.tokenizer_data import TokenizerData
 
 log = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ class Tokenizer:
     """One model's tokenizer. Ids 0..`vocab_size` - 1 decode; any other id contributes nothing and never raises.
 
     `eos_token_ids` joins the tokenizer's, the configs' and the token that the chat template writes right after an assistant
-    message. `special_tokens` and `chat_template` are what `ChatTemplate` is made from.
+    message. `special_tokens` and `chat_template` are what `ChatTemplate` is made from. `single` says what a token is by itself.
 
     About `spaces_between_special_tokens`, here and in `incremental`: it has no effect. It belongs to tokenizers that put a
     space of their own around a shown special token; `tokenizers` has none of those, and text is what the ids say, so no space
@@ -56,6 +58,7 @@ class Tokenizer:
         self._shown_ids = frozenset(token_id for token_id, token in enumerate(data.tokens) if token is not None)
         self._text_ids = self._shown_ids - data.special_ids
         self._table = self._checked_table(data)
+        self.single = TokenBytes(data.tokens, data.special_ids, self._table, continuation_mark=_continuation_mark(data.encoder))
         self._fast: FastEncoder | None = None
         self.eos_token_ids = data.eos_token_ids | self._end_of_turn_ids()
 
@@ -122,13 +125,18 @@ class Tokenizer:
         visible = self._text_ids if skip_special_tokens else self._shown_ids
         return WindowDecoder(lambda ids: self._library_decode(ids, skip_special_tokens), visible=visible)
 
+    def reader(self, *, skip_special_tokens: bool = True) -> TokenReader:
+        """Return a fresh reader of the places of one text's tokens."""
+        if self._table is not None:
+            return ByteReader(self._table, skip_special_tokens=skip_special_tokens)
+        return WindowReader(self.incremental(skip_special_tokens=skip_special_tokens))
+
     def _library_decode(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
         return self._encoder.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def _checked_table(self, data: TokenizerData) -> ByteTable | None:
         """The byte table, if this tokenizer's decoder is one and a sample of ids decodes as the library decodes it."""
-        decoder = self._encoder.decoder
-        form = json.loads(decoder.__getstate__()) if decoder is not None else None
+        form = _decoder_form(self._encoder)
         prefixed = self._prefixes_after_special()
         table = build_byte_table(form, data.tokens, data.special_ids, strip_after_special=prefixed)
         if table is None:
@@ -157,6 +165,17 @@ class Tokenizer:
         closing = ChatTemplate(self.chat_template, self.special_tokens).closing_text.lstrip()
         ids = self.encode(closing, add_special_tokens=False) if closing else []
         return frozenset(ids[:1]) & self._special_ids
+
+
+def _decoder_form(encoder: tokenizers.Tokenizer) -> dict[str, Any] | None:
+    decoder = encoder.decoder
+    return None if decoder is None else json.loads(decoder.__getstate__())
+
+
+def _continuation_mark(encoder: tokenizers.Tokenizer) -> str:
+    """What the later parts of a word begin with in a WordPiece vocabulary."""
+    form = _decoder_form(encoder) or {}
+    return str(form["prefix"]) if form.get("type") == "WordPiece" else ""
 
 
 def load_configured_tokenizer(config: ServerConfig, source: ModelSource | None) -> Tokenizer:

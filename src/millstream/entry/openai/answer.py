@@ -6,15 +6,20 @@ Called by the chat and completions adapters. Status and headers are sent after a
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from millstream.entry.failure import Failure, failure_of_abort
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.openai.chunks import ChunkWriter, Shape, finish_members
+from millstream.entry.openai.best import best_of
+from millstream.entry.openai.chunks import ChunkWriter, Json, Shape, finish_members
+from millstream.entry.openai.fingerprint import fingerprint
+from millstream.entry.openai.parts import ChoiceParts, View
 from millstream.entry.openai.protocol import GenerationFields, StreamOptions
 from millstream.entry.openai.tally import Tally
+from millstream.entry.openai.wanted import Wanted
 from millstream.entry.release import release_after
 from millstream.entry.service import Service
 from millstream.entry.sse import DONE, error_event
@@ -25,19 +30,34 @@ from millstream.messages import Abort, FinishReason, GenerateReqInput, TextRow
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One OpenAI call, understood. `requests` holds `fields.n` neighbours for each prompt."""
+    """One OpenAI call, understood. `requests` holds `width` neighbours for each prompt, `fields.n` unless told otherwise."""
 
     rid: str
     fields: GenerationFields
     requests: list[GenerateReqInput]
     origin: Origin
     shape: Shape
+    wanted: Wanted = Wanted()
+    width: int = 0
+    echo: Sequence[str | list[int]] | None = None  # prompts that stand before their answers
     several_prompts: bool = False
 
     @property
     def response_id(self) -> str:
         """The id in the answer and in every chunk of it."""
         return self.shape.id_prefix + self.rid
+
+    @property
+    def choices_each(self) -> int:
+        """Choices made for each prompt."""
+        return self.width or self.fields.n
+
+    def head(self, kind: str, service: Service) -> Json:
+        """The members that the answer and every chunk of it begin with."""
+        name = self.origin.model
+        head = {"id": self.response_id, "object": kind, "created": int(time.time()), "model": name}
+        head["system_fingerprint"] = fingerprint(service.config, service.manager.engine, name)
+        return head if self.fields.service_tier is None else {**head, "service_tier": "default"}
 
 
 async def answer(exchange: Exchange, service: Service, call: Call) -> None:
@@ -47,12 +67,40 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
         MillstreamError, RequestFailed: before anything was sent.
     """
     manager = service.manager
+    head = call.head(call.shape.chunk_object if call.fields.stream else call.shape.object, service)
     generation = await manager.generate_request(call.rid, call.requests, call.origin)
     with release_after(manager, generation):
+        parts = await _choice_parts(service, call, generation)
         if call.fields.stream:
-            await stream_answer(exchange, service, generation, _ChunkStream(call, generation))
+            await stream_answer(exchange, service, generation, _ChunkStream(call, generation, parts, head))
         else:
-            await _whole(exchange, service, call, generation)
+            await _whole(exchange, service, call, generation, parts, head)
+
+
+async def _choice_parts(service: Service, call: Call, generation: Generation) -> list[ChoiceParts]:
+    """What is seen of each choice, with the text of prompts that are echoed; long ids are decoded off the event loop."""
+    tokenizer = service.text.tokenizer
+    view = View(
+        wanted=call.wanted,
+        is_chat=call.shape.opening is not None,
+        as_ids=call.fields.return_tokens_as_token_ids,
+        tokenizer=tokenizer,
+    )
+    skip = call.fields.skip_special_tokens
+    echoes: list[str | None] = [None] * len(call.requests)
+    if call.echo is not None:
+        size = sum(map(len, call.echo))
+        decode = partial(_texts, call.echo, lambda ids: tokenizer.decode(ids, skip_special_tokens=skip))
+        texts = await service.manager.prompts.off_loop(size, decode)
+        echoes = [text for text in texts for _ in range(call.choices_each)]
+    return [
+        ChoiceParts(view, state.obj.sampling, state.input_ids, echo)
+        for state, echo in zip(generation.states, echoes, strict=True)
+    ]
+
+
+def _texts(prompts: Sequence[str | list[int]], decode: Callable[[list[int]], str]) -> list[str]:
+    return [prompt if isinstance(prompt, str) else decode(prompt) for prompt in prompts]
 
 
 class _Ends:
@@ -80,69 +128,74 @@ class _Ends:
         return not isinstance(finish, Abort) or (self._several and finish.cause == "aborted")
 
 
-async def _whole(exchange: Exchange, service: Service, call: Call, generation: Generation) -> None:
-    choices = await collect(generation, _Ends(call).failure)
-    tally = Tally(generation, call.fields.n)
-    body: dict[str, Any] = {
-        "id": call.response_id,
-        "object": call.shape.object,
-        "created": int(time.time()),
-        "model": call.origin.model,
-        "choices": [_choice(call, index, choice) for index, choice in enumerate(choices)],
+async def _whole(
+    exchange: Exchange, service: Service, call: Call, generation: Generation, parts: list[ChoiceParts], head: Json
+) -> None:
+    made = await collect(generation, _Ends(call).failure)
+    tally = Tally(generation, call.choices_each)
+    shown = best_of(made, width=call.choices_each, n=call.fields.n)
+    body: Json = {
+        **head,
+        "choices": [_choice(call, place, made[index], parts[index]) for place, index in enumerate(shown)],
         "usage": tally.usage(),
     }
     if call.fields.return_token_ids:
         body["prompt_token_ids"] = tally.prompt_token_ids(several=call.several_prompts)
+    if call.shape.opening is not None and call.wanted.prompt is not None:  # vLLM has it there in chats
+        body["prompt_logprobs"] = parts[0].prompt_logprobs(made[0].details, made[0].finish)
     await exchange.send_json(body)
     generation.stamp_written(service.clock(), last=True)
 
 
-def _choice(call: Call, index: int, made: Whole) -> dict[str, Any]:
+def _choice(call: Call, index: int, made: Whole, parts: ChoiceParts) -> Json:
+    part = parts.take(made.text, made.token_ids, made.details, made.finish)
     chat = call.shape.opening is not None
-    content: dict[str, Any] = {"message": {"role": "assistant", "content": made.text}} if chat else {"text": made.text}
-    choice = {"index": index, **content, "logprobs": None, **finish_members(made.finish)}
+    content: Json = {"message": {"role": "assistant", "content": part.text}} if chat else {"text": part.text}
+    choice = {"index": index, **content, "logprobs": parts.logprobs(part.listed), **finish_members(made.finish)}
     if call.fields.return_token_ids:
         choice["token_ids"] = made.token_ids
+    if not chat and call.wanted.prompt is not None:
+        choice["prompt_logprobs"] = parts.prompt_logprobs(made.details, made.finish)
     return choice
 
 
 class _ChunkStream:
     """The `StreamForm` of both OpenAI routes: opening chunk a choice, text as it comes, last chunk a choice, usage."""
 
-    def __init__(self, call: Call, generation: Generation) -> None:
+    def __init__(self, call: Call, generation: Generation, parts: list[ChoiceParts], head: Json) -> None:
         options = call.fields.stream_options or StreamOptions()
         self._call = call
+        self._parts = parts
         self._ends = _Ends(call)
         self._ids = call.fields.return_token_ids
         self._include_usage = bool(options.include_usage)
         self._continuous = bool(options.continuous_usage_stats)
-        self._tally = Tally(generation, call.fields.n)
-        self._chunks = ChunkWriter(
-            shape=call.shape,
-            response_id=call.response_id,
-            created=int(time.time()),
-            model=call.origin.model,
-            choices=len(call.requests),
-            usage_null=self._include_usage,
-        )
+        self._tally = Tally(generation, call.choices_each)
+        self._chunks = ChunkWriter(shape=call.shape, head=head, choices=len(call.requests), usage_null=self._include_usage)
 
     def opening(self) -> bytes:
         """The first chunk of each choice."""
         prompts = self._tally.prompt_token_ids(several=self._call.several_prompts) if self._ids else None
-        return self._chunks.opening(len(self._call.requests), prompts)
+        return self._chunks.opening([parts.opening() for parts in self._parts], prompts)
 
     def row(self, index: int, row: TextRow) -> bytes:
         """A chunk for the text, and one for the end."""
         usage = self._tally.usage() if self._continuous else None
         ids = row.token_ids if self._ids else None
-        chunk = self._chunks.text(index, row.text, ids, usage) if row.text or ids else b""
+        parts = self._parts[index]
+        part = parts.take(row.text, row.token_ids, row.details, row.finish)
+        logprobs = parts.logprobs(part.listed) if part.listed else None
+        chunk = b""
+        if part.text or ids or logprobs:
+            chunk = self._chunks.text(index, part.text, logprobs=logprobs, token_ids=ids, usage=usage)
         if row.finish is None or not self._ends.is_shown(row.finish):
             return chunk
         return chunk + self._chunks.finish(index, row.finish, usage)
 
     def text_event(self, index: int) -> tuple[bytes, bytes] | None:
-        """A chunk's fixed parts, where it carries neither ids nor usage."""
-        return None if self._ids or self._continuous else self._chunks.around_text(index)
+        """A chunk's fixed parts, where it carries neither ids nor log probabilities nor usage."""
+        is_plain = not (self._ids or self._continuous or self._call.wanted.output is not None)
+        return self._chunks.around_text(index) if is_plain else None
 
     def failure(self, finish: FinishReason) -> Failure | None:
         """See `_Ends`."""

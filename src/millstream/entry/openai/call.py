@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from millstream.entry.openai.protocol import MAX_CHOICES, GenerationFields
 from millstream.entry.sampling import cache_namespace
 from millstream.errors import RequestError
-from millstream.messages import GenerateReqInput, Timing
+from millstream.messages import GenerateReqInput, LogprobParams, Timing
+from millstream.messages.sampling import MAX_COUNT
 
 MAX_RID_CHARS = 128
 
@@ -26,20 +27,44 @@ def resolve_rid(rid: str | None) -> str:
     return rid
 
 
-def check_choices(n: int, prompts: int, places: int) -> None:
+def check_choices(n: int, prompts: int, places: int, *, param: str = "n") -> None:
     """Check the number of choices before anything is made for them; `places`: requests the scheduler takes on at a time.
+
+    `param` is what the client calls `n`, the choices made for each prompt.
 
     Raises:
         RequestError: none, or too many: more than `places` would be refused at any time.
     """
     if not 1 <= n <= MAX_CHOICES:
-        raise RequestError(f"n is {n}; it must be from 1 to {MAX_CHOICES}.", param="n")
+        raise RequestError(f"{param} is {n}; it must be from 1 to {MAX_CHOICES}.", param=param)
     most = min(MAX_CHOICES, places)
     if n * prompts > most:
         raise RequestError(
-            f"{prompts} prompts with n = {n} make {n * prompts} choices; at most {most} are allowed.",
-            param="prompt" if prompts > most else "n",
+            f"{prompts} prompts with {param} = {n} make {n * prompts} choices; at most {most} are allowed.",
+            param="prompt" if prompts > most else param,
         )
+
+
+def check_stream_options(fields: GenerationFields) -> None:
+    """Check that what is said about a stream is said of one.
+
+    Raises:
+        RequestError: it is none.
+    """
+    if fields.stream_options is not None and not fields.stream:
+        raise RequestError("stream_options is only allowed with stream = true.", param="stream_options")
+
+
+def max_new_tokens(fields: GenerationFields, least: int) -> int | None:
+    """The limit of new tokens, the newer name's where both are given.
+
+    Raises:
+        RequestError: one of the two is out of range.
+    """
+    for name, limit in (("max_tokens", fields.max_tokens), ("max_completion_tokens", fields.max_completion_tokens)):
+        if limit is not None and not least <= limit <= MAX_COUNT:
+            raise RequestError(f"{name} is {limit}; it must be from {least} to {MAX_COUNT}.", param=name)
+    return fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
 
 
 def make_requests(
@@ -51,23 +76,23 @@ def make_requests(
     deadline: float | None,
     received: float,
     adapted: float,
+    width: int | None = None,
+    least_tokens: int = 1,
+    logprobs: LogprobParams | None = None,
 ) -> list[GenerateReqInput]:
-    """One request for each prompt and choice; choices of a prompt are neighbours.
+    """One request for each prompt and choice; the `width` choices of a prompt, `n` unless told otherwise, are neighbours.
 
     Raises:
         RequestError: a value is out of range.
     """
-    if fields.max_completion_tokens is not None and fields.max_completion_tokens < 1:
-        raise RequestError(
-            f"max_completion_tokens is {fields.max_completion_tokens}; it must be at least 1.", param="max_completion_tokens"
-        )
-    limit = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
+    limit = max_new_tokens(fields, least_tokens)
+    width = width or fields.n
     namespace = cache_namespace(fields.cache_salt, fields.extra_key)
     progress = fields.stream and fields.stream_options is not None and bool(fields.stream_options.include_progress)
-    single = fields.n * len(prompts) == 1
+    single = width * len(prompts) == 1
     return [
         GenerateReqInput(
-            rid=rid if single else f"{rid}-{number * fields.n + choice}",
+            rid=rid if single else f"{rid}-{number * width + choice}",
             text=prompt if isinstance(prompt, str) else None,
             input_ids=None if isinstance(prompt, str) else prompt,
             add_special_tokens=add_special_tokens,
@@ -76,8 +101,9 @@ def make_requests(
             priority=fields.priority,
             deadline=deadline,
             progress=progress and number == choice == 0,  # the others are beside it
+            logprobs=logprobs,
             timing=Timing(received=received, adapted=adapted),
         )
         for number, prompt in enumerate(prompts)
-        for choice in range(fields.n)
+        for choice in range(width)
     ]

@@ -9,10 +9,11 @@ from millstream.entry.deadline import before, resolve_deadline
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.answer import Call, answer
-from millstream.entry.openai.call import check_choices, make_requests, resolve_rid
+from millstream.entry.openai.call import check_choices, check_stream_options, make_requests, resolve_rid
 from millstream.entry.openai.chunks import CHAT_SHAPE
 from millstream.entry.openai.messages import check_messages, item_count, text_size
 from millstream.entry.openai.protocol import CHAT, ChatCompletionRequest
+from millstream.entry.openai.wanted import Wanted
 from millstream.entry.priority import check_priority
 from millstream.entry.service import Service
 from millstream.entry.tokenize import ITEM_CHARS
@@ -30,8 +31,8 @@ async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequ
     service.check_ready()
     model = service.resolve_model(request.model)
     check_choices(request.n, prompts=1, places=service.places)
-    if request.max_tokens is not None and request.max_tokens < 1:
-        raise RequestError(f"max_tokens is {request.max_tokens}; it must be at least 1.", param="max_tokens")
+    check_stream_options(request)
+    wanted = _wanted(request, service)
     check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
     rid = resolve_rid(request.rid)
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
@@ -54,11 +55,28 @@ async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequ
             deadline=deadline,
             received=received,
             adapted=service.clock(),
+            logprobs=wanted.params(),
         ),
         origin=Origin(api="chat", model=model, prompt_param="messages", request_id=exchange.request_id),
         shape=CHAT_SHAPE,
+        wanted=wanted,
     )
     await answer(exchange, service, call)
+
+
+def _wanted(request: ChatCompletionRequest, service: Service) -> Wanted:
+    """What the request says about log probabilities.
+
+    Raises:
+        RequestError: it is wrong.
+    """
+    top = request.top_logprobs
+    if top and not request.logprobs:
+        raise RequestError(f"top_logprobs is {top}; it is only allowed with logprobs = true.", param="top_logprobs")
+    wanted = Wanted(output=(top or 0) if request.logprobs else None, prompt=request.prompt_logprobs)
+    names = {"top_logprobs": top, "prompt_logprobs": request.prompt_logprobs}
+    wanted.check(names, stream=request.stream, engine=service.manager.engine)
+    return wanted
 
 
 async def render(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -61,31 +62,34 @@ def finish_members(finish: FinishReason) -> Json:
 
 
 class ChunkWriter:
-    """Makes the events of one stream. `usage_null`: chunks without usage say so, as OpenAI's do when usage was asked for."""
+    """Makes the events of one stream. `head`: members that all chunks have.
 
-    def __init__(self, *, shape: Shape, response_id: str, created: int, model: str, choices: int, usage_null: bool) -> None:
+    `usage_null`: chunks without usage say so, as OpenAI's do when usage was asked for.
+    """
+
+    def __init__(self, *, shape: Shape, head: Json, choices: int, usage_null: bool) -> None:
         self._shape = shape
-        self._head: Json = {"id": response_id, "object": shape.chunk_object, "created": created, "model": model}
+        self._head = head
         self._usage_null: Json = {"usage": None} if usage_null else {}
         before = _encode(self._head)[:-1]
         self._text_heads = [
             event(before)[:-2] + b',"choices":[{"index":%d,' % index + shape.text_before for index in range(choices)
         ]
-        self._text_middle = shape.text_after + b',"logprobs":null,"finish_reason":null'
+        self._text_middle = shape.text_after + b',"logprobs":'
+        self._no_finish = b',"finish_reason":null'
         self._text_tail = b'}],"usage":null}\n\n' if usage_null else b"}]}\n\n"
-        self._text_end = self._text_middle + self._text_tail
+        self._text_end = self._text_middle + b"null" + self._no_finish + self._text_tail
 
-    def opening(self, choices: int, prompt_token_ids: Any = None) -> bytes:
-        """The first chunk of each choice; the very first carries the prompt's ids where they were asked for."""
-        members = self._shape.opening
-        if members is None:
-            if prompt_token_ids is None:
-                return b""
-            members, choices = self._shape.closing, 1
+    def opening(self, texts: Sequence[str], prompt_token_ids: Any = None) -> bytes:
+        """The first chunk of each choice, with a text that is there already; the very first carries the prompt's ids where they
+        were asked for. In completions only such chunks that say something.
+        """
         extra: Json = {} if prompt_token_ids is None else {"prompt_token_ids": prompt_token_ids}
         chunks = []
-        for index in range(choices):
-            chunks.append(self._chunk([{"index": index, **members, "logprobs": None, "finish_reason": None}], extra))
+        for index, text in enumerate(texts):
+            members = self._shape.opening or {"text": text}
+            if text or extra or self._shape.opening is not None:
+                chunks.append(self._chunk([{"index": index, **members, "logprobs": None, "finish_reason": None}], extra))
             extra = {}
         return b"".join(chunks)
 
@@ -93,13 +97,20 @@ class ChunkWriter:
         """What `text` puts before and after the JSON string of a choice's text."""
         return self._text_heads[index], self._text_end
 
-    def text(self, index: int, text: str, token_ids: list[int] | None = None, usage: Json | None = None) -> bytes:
+    def text(
+        self,
+        index: int,
+        text: str,
+        *,
+        logprobs: Json | None = None,
+        token_ids: list[int] | None = None,
+        usage: Json | None = None,
+    ) -> bytes:
         """A chunk with new text of one choice."""
-        if token_ids is None and usage is None:
-            return self._text_heads[index] + _encode(text) + self._text_end
+        told = b"null" if logprobs is None else _encode(logprobs)
         ids = b"" if token_ids is None else b',"token_ids":' + _encode(token_ids)
         tail = self._text_tail if usage is None else b'}],"usage":' + _encode(usage) + b"}\n\n"
-        return b"".join((self._text_heads[index], _encode(text), self._text_middle, ids, tail))
+        return b"".join((self._text_heads[index], _encode(text), self._text_middle, told, self._no_finish, ids, tail))
 
     def finish(self, index: int, finish: FinishReason, usage: Json | None = None) -> bytes:
         """The last chunk of one choice."""

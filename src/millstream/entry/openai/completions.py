@@ -8,9 +8,10 @@ from millstream.entry.deadline import resolve_deadline
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.answer import Call, answer
-from millstream.entry.openai.call import check_choices, make_requests, resolve_rid
+from millstream.entry.openai.call import check_choices, check_stream_options, make_requests, resolve_rid
 from millstream.entry.openai.chunks import COMPLETION_SHAPE
 from millstream.entry.openai.protocol import COMPLETIONS, CompletionRequest
+from millstream.entry.openai.wanted import Wanted
 from millstream.entry.priority import check_priority
 from millstream.entry.service import Service
 from millstream.errors import RequestError
@@ -30,9 +31,9 @@ async def completions(exchange: Exchange, service: Service) -> None:
 async def _run(exchange: Exchange, service: Service, request: CompletionRequest, received: float) -> None:
     service.check_ready()
     model = service.resolve_model(request.model)
-    check_choices(request.n, prompts=_count(request.prompt), places=service.places)
-    if request.best_of is not None and request.best_of != request.n:
-        raise RequestError(f"best_of is {request.best_of}; it must equal n, {request.n}.", param="best_of")
+    _check_width(request, prompts=_count(request.prompt), places=service.places)
+    check_stream_options(request)
+    wanted = _wanted(request, service)
     prompts, several = parse_prompts(request.prompt)
     check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
     rid = resolve_rid(request.rid)
@@ -43,10 +44,13 @@ async def _run(exchange: Exchange, service: Service, request: CompletionRequest,
             request,
             rid,
             prompts,
-            add_special_tokens=True,
+            add_special_tokens=request.add_special_tokens,
             deadline=resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received),
             received=received,
             adapted=service.clock(),
+            width=request.width,
+            least_tokens=0,  # only to read the prompt: for its log probabilities, or to have it cached
+            logprobs=wanted.params(),
         ),
         origin=Origin(
             api="completions",
@@ -56,9 +60,41 @@ async def _run(exchange: Exchange, service: Service, request: CompletionRequest,
             default_max_new_tokens=DEFAULT_MAX_TOKENS,
         ),
         shape=COMPLETION_SHAPE,
+        wanted=wanted,
+        width=request.width,
+        echo=prompts if request.echo else None,
         several_prompts=several,
     )
     await answer(exchange, service, call)
+
+
+def _check_width(request: CompletionRequest, prompts: int, places: int) -> None:
+    """Check `n` and `best_of`, how many choices are given and how many are made for them.
+
+    Raises:
+        RequestError: one of them is out of range, or a choice is to be streamed that may not be given.
+    """
+    check_choices(request.n, prompts, places)
+    best_of = request.best_of
+    if best_of is None:
+        return
+    if best_of < request.n:
+        raise RequestError(f"best_of is {best_of}; it must be at least n, {request.n}.", param="best_of")
+    check_choices(best_of, prompts, places, param="best_of")
+    if request.stream and best_of > request.n:
+        raise RequestError(f"best_of is {best_of}; in a stream it must equal n, {request.n}.", param="best_of")
+
+
+def _wanted(request: CompletionRequest, service: Service) -> Wanted:
+    """What the request says about log probabilities.
+
+    Raises:
+        RequestError: it is wrong.
+    """
+    wanted = Wanted(request.logprobs, request.prompt_logprobs, echo=request.echo, ranks=request.width > request.n)
+    names = {"logprobs": request.logprobs, "prompt_logprobs": request.prompt_logprobs}
+    wanted.check(names, stream=request.stream, engine=service.manager.engine)
+    return wanted
 
 
 def _count(prompt: str | list[Any]) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
 from millstream.entry.sampling import SamplingFields
@@ -37,36 +37,67 @@ class GenerationFields(SamplingFields, kw_only=True):
     timeout: float | None = None  # seconds
     priority: int = 0  # the higher goes first
     return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False  # in `logprobs` tokens go by their ids
+    prompt_logprobs: int | None = None  # so many of the likeliest at each position of the prompt; not in a stream
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = (
+        None  # answered by the only one, `default`
+    )
 
 
 class ChatCompletionRequest(GenerationFields, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[dict[str, Any]]
+    logprobs: bool = False
+    top_logprobs: int | None = None
     add_generation_prompt: bool | None = None  # default: true, unless the last message is continued
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
 
 
 class CompletionRequest(GenerationFields, kw_only=True):
-    """POST /v1/completions. `prompt`: text, ids, or a list of either. `best_of` must equal `n`."""
+    """POST /v1/completions. `prompt`: text, ids, or a list of either. Of `best_of` answers a prompt the `n` best are given."""
 
     prompt: str | list[Any]
     best_of: int | None = None
+    echo: bool = False
+    logprobs: int | None = None  # alternatives for each token
+    add_special_tokens: bool = True  # of prompts that are text
+
+    @property
+    def width(self) -> int:
+        """Answers made for each prompt."""
+        return self.n if self.best_of is None else self.best_of
 
 
 _WITHOUT_EFFECT = {
     "user": "not used",
-    "metadata": "not stored",
+    "metadata": "not stored; at most 16 pairs of 64 and 512 characters",
     "store": "nothing is stored",
     "safety_identifier": "not used",
     "prompt_cache_key": "prefixes are found by their tokens; use `cache_salt` to keep them apart",
     "prompt_cache_retention": "prefixes stay cached while there is room",
+    "prompt_cache_options": "prefixes are found by their tokens, and stay cached while there is room",
     "prediction": "a hint for speed; the answer is the same without it",
     "parallel_tool_calls": "there are no tool calls",
 }
 
-_NO_LOGPROBS = "log probabilities are not supported by this server"
+# what a field without effect must look like all the same
+_FORMS: dict[str, Any] = {
+    "user": str,
+    "metadata": Annotated[dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)],
+    "store": bool,
+    "safety_identifier": str,
+    "prompt_cache_key": str,
+    "prompt_cache_retention": Literal["in_memory", "in-memory", "24h"],
+    "prompt_cache_options": dict[str, Any],
+    "prediction": dict[str, Any],
+    "parallel_tool_calls": bool,
+}
+
+_LOGPROBS_HERE = "use OpenAI's `logprobs`"
+_NO_CODE = "code from requests is never run"
+_NO_REASONING = "the model has no reasoning modes"
 _NO_TOOLS = "tools are not supported by this server"
 _NO_GRAMMAR = "structured output is not supported by this server"
 _NO_MEDIA = "this server takes and makes text only"
@@ -75,12 +106,10 @@ _NO_SESSIONS = "sessions are not supported by this server"
 _INTERNAL = "it is not a field of the public API"
 
 _REFUSED = {
-    "service_tier": Refused("there is one tier", ("auto", "default")),
-    "logprobs": Refused(_NO_LOGPROBS, (False,)),
-    "top_logprobs": Refused(_NO_LOGPROBS, (0,)),
-    "return_logprob": Refused(_NO_LOGPROBS, (False,)),
-    "prompt_logprobs": Refused(_NO_LOGPROBS),
-    "token_ids_logprob": Refused(_NO_LOGPROBS, ([],)),
+    "return_logprob": Refused(_LOGPROBS_HERE, (False,)),
+    "logprob_start_len": Refused("use `echo` with `logprobs`, or `prompt_logprobs`", (-1,)),
+    "top_logprobs_num": Refused(_LOGPROBS_HERE, (0,)),
+    "token_ids_logprob": Refused("use /generate for log probabilities of given ids", ([],)),
     "tools": Refused(_NO_TOOLS, ([],)),
     "tool_choice": Refused(_NO_TOOLS, ("none", "auto")),
     "functions": Refused(_NO_TOOLS, ([],)),
@@ -96,7 +125,8 @@ _REFUSED = {
     "guided_regex": Refused(_NO_GRAMMAR),
     "guided_choice": Refused(_NO_GRAMMAR),
     "guided_grammar": Refused(_NO_GRAMMAR),
-    "custom_logit_processor": Refused("code from requests is never run", ("",)),
+    "custom_logit_processor": Refused(_NO_CODE, ("",)),
+    "logits_processors": Refused(_NO_CODE, ([],)),
     "custom_params": Refused("they are for custom logit processors"),
     "input_ids": Refused("use /v1/completions or /generate for token ids"),
     "input_embeds": Refused("embeddings as input are not supported by this server"),
@@ -109,7 +139,8 @@ _REFUSED = {
     "lora_path": Refused(_NO_LORA, ("",)),
     "session_id": Refused(_NO_SESSIONS),
     "session_params": Refused(_NO_SESSIONS, ({},)),
-    "reasoning_effort": Refused("the model has no reasoning modes", ("none",)),
+    "reasoning_effort": Refused(_NO_REASONING, ("none",)),
+    "thinking_token_budget": Refused(_NO_REASONING),
     "verbosity": Refused("the model has no verbosity modes", ("medium",)),
     "separate_reasoning": Refused("reasoning is not taken apart by this server", (False,)),
     "return_hidden_states": Refused("hidden states are not available", (False,)),
@@ -120,6 +151,12 @@ _REFUSED = {
     "bad_words": Refused("use `logit_bias` to ban tokens", ([],)),
     "allowed_token_ids": Refused("use `logit_bias` to prefer tokens"),
     "truncate_prompt_tokens": Refused("prompts are never cut"),
+    "include_stop_str_in_output": Refused("use `no_stop_trim`", (False,)),
+    "return_prompt_token_ids": Refused("use `return_token_ids`", (False,)),
+    "request_id": Refused("use `rid`, or the header X-Request-Id"),
+    "moderation": Refused("nothing is moderated by this server"),
+    "mm_processor_kwargs": Refused(_NO_MEDIA, ({},)),
+    "vllm_xargs": Refused(_INTERNAL, ({},)),
     "kv_transfer_params": Refused(_INTERNAL),
     "bootstrap_host": Refused(_INTERNAL),
     "bootstrap_port": Refused(_INTERNAL),
@@ -132,6 +169,7 @@ _NO_TEMPLATES = "the server's operator chooses the template"
 CHAT = FieldRules(
     honoured=ChatCompletionRequest,
     without_effect=_WITHOUT_EFFECT,
+    forms=_FORMS,
     refused={
         **_REFUSED,
         "chat_template": Refused(_NO_TEMPLATES),
@@ -144,13 +182,12 @@ CHAT = FieldRules(
 COMPLETIONS = FieldRules(
     honoured=CompletionRequest,
     without_effect=_WITHOUT_EFFECT,
+    forms=_FORMS,
     refused={
         **_REFUSED,
-        "logprobs": Refused(_NO_LOGPROBS),  # 0 asks for the chosen token's
-        "echo": Refused("the prompt is not repeated in the answer by this server", (False,)),
+        "top_logprobs": Refused("use `logprobs`, a number here"),
         "suffix": Refused("filling in the middle is not supported by this server", ("",)),
         "messages": Refused("use /v1/chat/completions"),
         "chat_template_kwargs": Refused("use /v1/chat/completions"),
-        "add_special_tokens": Refused("pass token ids as the prompt to decide about special tokens", (True,)),
     },
 )

@@ -6,6 +6,9 @@ from typing import Any
 
 from millstream.entry.generation import Generation
 
+# OpenAI's parts of a completion that none of ours has: its typed clients read them without asking
+_NO_DETAILS = {"accepted_prediction_tokens": 0, "audio_tokens": 0, "reasoning_tokens": 0, "rejected_prediction_tokens": 0}
+
 
 class Tally:
     """Reads the states of a call in which choices of one prompt are neighbours, `n` of them."""
@@ -28,5 +31,6 @@ class Tally:
             "prompt_tokens": self._prompt_tokens,
             "completion_tokens": completion,
             "total_tokens": self._prompt_tokens + completion,
-            "prompt_tokens_details": {"cached_tokens": cached},
+            "prompt_tokens_details": {"audio_tokens": 0, "cached_tokens": cached},
+            "completion_tokens_details": _NO_DETAILS,
         }
