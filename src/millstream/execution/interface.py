@@ -39,7 +39,7 @@ class ForwardRow:
     pages: Sequence[int]
     sampling: SamplingParams
     seed: int
-    sample: bool  # end == len(token_ids): draw the next token
+    sample: bool  # draw the next token: where end == len(token_ids), unless only the prompt is wanted
     banned_token_ids: Sequence[int] = ()  # ids that may not be drawn next (stops, before min_new_tokens)
     draft: Sequence[int] = ()
     copies: Sequence[tuple[int, int]] = ()  # pages, (from, to); to do it twice in the same step does no harm
