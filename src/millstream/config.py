@@ -31,7 +31,8 @@ class ServerConfig:
     entry_workers: int = 1
     """Processes that answer HTTP, all of them on the one port."""
     api_key: tuple[str, ...] = field(default=(), repr=False)
-    """Keys that clients must send as `Authorization: Bearer KEY`, on all routes but /health and /ready. Default: no key."""
+    """Keys that clients must send as `Authorization: Bearer KEY`, on all routes but /health, /health_generate and
+    /ready. Default: no key."""
     api_key_file: str | None = None
     """File with such keys, one a line: an option shows in the list of processes while the server starts."""
     admin_api_key: tuple[str, ...] = field(default=(), repr=False)

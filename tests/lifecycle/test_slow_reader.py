@@ -21,7 +21,11 @@ MAX_TOKENS = 12_000  # some megabytes of events, if each token is one
 OPTIONS = ("--executor", "scripted", "--max-running-requests", "1", "--max-unsent-bytes", "65536")
 BODIES: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "go"}], "max_tokens": MAX_TOKENS},
-    "/generate": {"text": "go", "sampling_params": {"max_new_tokens": MAX_TOKENS}},
+    "/generate": {
+        "text": "go",
+        "sampling_params": {"max_new_tokens": MAX_TOKENS},
+        "incremental_streaming_output": True,
+    },
 }
 
 

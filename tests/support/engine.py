@@ -18,6 +18,8 @@ from millstream.messages import (
     BatchStrOutput,
     EngineInfo,
     FinishReason,
+    FlushReply,
+    FlushReq,
     Length,
     ProcessState,
     Rejection,
@@ -40,6 +42,7 @@ CONTEXT_LENGTH = 512
 HIDDEN_SIZE = 8
 NAMES = ("tiny", "tiny-alias")
 NO_SLOT = 999_999  # of requests that never were
+TURNS = 40  # of the event loop: more than any chain of tasks here is long
 TOKENIZER = load_scripted_tokenizer()
 PROCESSES = ("entry-0", "scheduler", "detokenizer")
 
@@ -74,7 +77,10 @@ class FakeEngine:
         self.sent: list[Any] = []
         self.handle: Callable[[Any], None] = lambda message: None
         self.answer: Callable[[TokenizedGenerateReqInput], None] = self.say("Hel", "lo")
+        self.num_live = 0  # what it says to a flush
+        self.num_steps = 7
         self._made: dict[str, int] = {}
+        self._tasks: list[asyncio.Future[None]] = []
         self._slots: dict[str, int] = {}  # of those that have had a row
         self._arrived = asyncio.Event()
 
@@ -84,6 +90,9 @@ class FakeEngine:
         if isinstance(message, TokenizedGenerateReqInput):
             self._slots.pop(message.rid, None)  # of an earlier request
             asyncio.get_running_loop().call_soon(self.answer, message)
+        elif isinstance(message, FlushReq):
+            pages = 0 if self.num_live else 3
+            asyncio.get_running_loop().call_soon(self.handle, FlushReply(message.id, self.num_live, pages))
         elif isinstance(message, StatsReq):
             asyncio.get_running_loop().call_soon(self.handle, self._stats(message.id))
 
@@ -97,6 +106,23 @@ class FakeEngine:
                 self.row(request.rid, piece, finish=(finish or Stop()) if last else None)
 
         return answer
+
+    def say_one_by_one(self, *pieces: str, finish: FinishReason | None = None) -> Callable[[TokenizedGenerateReqInput], None]:
+        """The same, and the entry does all it has to between two rows."""
+
+        async def answer(request: TokenizedGenerateReqInput) -> None:
+            self.accept(request.rid)
+            for index, piece in enumerate(pieces):
+                self.row(request.rid, piece, finish=(finish or Stop()) if index == len(pieces) - 1 else None)
+                for _ in range(TURNS):
+                    await asyncio.sleep(0)
+
+        return lambda request: self._tasks.append(asyncio.ensure_future(answer(request)))
+
+    def forget(self) -> None:
+        """Start over: nothing was sent, and the next token of any rid is its first."""
+        self.sent.clear()
+        self._made.clear()
 
     @property
     def requests(self) -> list[TokenizedGenerateReqInput]:
@@ -150,7 +176,7 @@ class FakeEngine:
     def _stats(self, number: int) -> StatsReply:
         return StatsReply(
             id=number, scheduler_requests=2, waiting=1, running=1, pages_total=64, pages_free=60, pages_cached=3,
-            steps=7, retractions=0, detokenizer_requests=1, dropped_rows=0,
+            steps=self.num_steps, retractions=5, preemptions=2, detokenizer_requests=1, dropped_rows=0,
         )  # fmt: skip
 
 

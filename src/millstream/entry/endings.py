@@ -114,7 +114,8 @@ class Endings:
         if state.mismatched:
             self.stream_mismatches += 1
             log.error("the text of request %s is not the text of its tokens: this is a bug, please report it", state.rid)
-        log_request_end(describe_end(state, generation.origin, self._clock()))
+        level = logging.DEBUG if generation.origin.is_probe else logging.INFO
+        log_request_end(describe_end(state, generation.origin, self._clock()), level)
         state.account.settle(state.cause)
 
 

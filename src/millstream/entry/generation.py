@@ -25,13 +25,21 @@ class Origin:
     """Where requests came from, for messages and the log; nothing behind the TokenizerManager sees it.
 
     `default_max_new_tokens` applies where the client gave no limit, shortened to what the context leaves; None: all of it.
+    `choices_per_item` is given where the client's prompt is a list: so many requests are of each item.
     """
 
     api: str
     model: str
     prompt_param: str  # what the client calls its prompt
+    choices_per_item: int | None = None
     request_id: str | None = None  # of the HTTP request, only answered and logged
     default_max_new_tokens: int | None = None
+    is_probe: bool = False  # nobody's request: the server asks itself
+
+    def prompt_name(self, index: int) -> str:
+        """What the client calls the prompt of request number `index`."""
+        n = self.choices_per_item
+        return self.prompt_param if n is None else f"{self.prompt_param}[{index // n}]"
 
 
 class Generation:
@@ -77,7 +85,7 @@ class Generation:
                 return await work()
         except TimeoutError:
             if limit.expired():
-                self._check_failures()
+                self.check_failures()
             raise
         finally:
             self._limit = None
@@ -104,9 +112,14 @@ class Generation:
         """
         await self._bell.wait()
         self._bell.clear()
-        self._check_failures()
+        self.check_failures()
 
-    def _check_failures(self) -> None:
+    def check_failures(self) -> None:
+        """Return if none of the requests has ended without being finished.
+
+        Raises:
+            RequestFailed: one has.
+        """
         for state in self.states:
             if state.failure is not None:
                 raise RequestFailed(state.failure)

@@ -16,6 +16,8 @@ from millstream.ipc.channel import Sender
 from millstream.messages import (
     AbortOthersReply,
     AbortOthersReq,
+    FlushReply,
+    FlushReq,
     LedgerQuery,
     StatsReply,
     StatsReq,
@@ -58,6 +60,15 @@ class Questions:
         reply: AbortOthersReply = await self._ask(self._to_scheduler, ask, ANSWER_TIMEOUT_S)
         return reply.rids
 
+    async def flush(self) -> FlushReply:
+        """Have the scheduler forget the prefixes it keeps, unless requests are live.
+
+        Raises:
+            EngineDeadError: the scheduler does not answer.
+        """
+        reply: FlushReply = await self._ask(self._to_scheduler, partial(FlushReq, entry=self._entry), ANSWER_TIMEOUT_S)
+        return reply
+
     async def worker(self, to_worker: Sender, ledger: LedgerQuery | None = None) -> WorkerReport:
         """Ask another entry worker how it is.
 
@@ -67,7 +78,7 @@ class Questions:
         reply: WorkerReply = await self._ask(to_worker, partial(WorkerReq, entry=self._entry, ledger=ledger), WORKER_TIMEOUT_S)
         return reply.report
 
-    def answer(self, message: StatsReply | AbortOthersReply | WorkerReply) -> None:
+    def answer(self, message: StatsReply | AbortOthersReply | FlushReply | WorkerReply) -> None:
         """Take an answer. One that nobody waits for any more is dropped."""
         future = self._waiting.pop(message.id, None)
         if future is not None and not future.done():

@@ -5,6 +5,7 @@ Owned by the entry process, which tells it what happens; handlers only ask. It s
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Service:
         self.started_at = int(time.time())
         self.processes = ServerState(processes={}).processes
         self.draining = False
+        self.proof: asyncio.Task[str | None] | None = None  # that tokens can be made: what /health_generate waits for
         self._has_started = has_started  # the server could take requests once
         self._to_scheduler = to_scheduler
         self._to_workers = to_workers  # None: there are no others

@@ -138,7 +138,7 @@ class ReqState:
         last = self._usage
         if last is None or last.completion_tokens == self.num_tokens:
             return last
-        return Usage(last.prompt_tokens, self.num_tokens, last.cached_tokens, last.verify_steps)
+        return Usage(last.prompt_tokens, self.num_tokens, last.cached_tokens, last.verify_steps, last.retractions)
 
     def hand_on(self, text: str, token_ids: list[int]) -> bool:
         """Give a row that ends nothing to the consumer by its shortcut; False, and nothing done: it has to wait for `take`."""

@@ -209,13 +209,14 @@ def finalize(
     engine: EngineInfo,
     origin: Origin,
     *,
+    index: int = 0,
     slot: int = 0,
     entry: int = 0,
     call: str = "",
 ) -> TokenizedGenerateReqInput:
     """Resolve the number of new tokens and give the request its final form.
 
-    `input_ids` passed `check_prompt`; `entry` owns the request, as a part of `call`.
+    `input_ids` passed `check_prompt`; `entry` owns the request, as number `index` of `call`.
 
     Raises:
         RequestError: `min_tokens` is more than what may be made, or log probabilities are asked for outside the prompt.
@@ -226,11 +227,12 @@ def finalize(
         raise InvariantError(f"the prefix-cache namespace of {obj.rid} does not tell its embeddings")
     room = engine.context_length - len(input_ids)
     asked = 0 if obj.is_prompt_only else obj.sampling.max_new_tokens
+    param = origin.prompt_name(index)
     if asked is not None and asked > room:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {engine.context_length} tokens; you requested {len(input_ids) + asked} "
             f"({len(input_ids)} in the prompt, {asked} to be generated).",
-            param=origin.prompt_param,
+            param=param,
         )
     default = origin.default_max_new_tokens
     max_new_tokens = asked if asked is not None else room if default is None else min(default, room)
@@ -256,5 +258,6 @@ def finalize(
         logprobs=obj.logprobs,
         wants_embedding=obj.wants_embedding,
         input_embeds=obj.input_embeds,
+        is_probe=obj.is_probe,
         timing=obj.timing,
     )

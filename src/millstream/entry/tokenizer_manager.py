@@ -6,6 +6,7 @@ with what the scheduler and the detokenizer send. Everything runs on one event l
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import time
@@ -33,6 +34,7 @@ from millstream.messages import (
     AdmissionOutput,
     BatchStrOutput,
     EngineInfo,
+    FlushReply,
     GenerateReqInput,
     LedgerQuery,
     ProgressOutput,
@@ -76,6 +78,7 @@ class TokenizerManager:
         self.prompts = PromptEncoder(tokenizer, engine.context_length, self.ledger)
         self.retry_after_s = 1  # what somebody refused now is told; the scheduler knows
         self.late_rows_dropped = 0
+        self.tokens_at = 0.0  # when the last token of any request came
         self.registry = Registry(ledger=self.ledger, max_live=max_live, retry_after_s=lambda: self.retry_after_s)
         self.endings = Endings(registry=self.registry, to_scheduler=to_scheduler, entry=entry, clock=clock, grace_s=end_grace_s)
         self.questions = Questions(to_scheduler=to_scheduler, entry=entry)
@@ -89,7 +92,7 @@ class TokenizerManager:
             AdmissionOutput: self._take_verdicts,
             AbortNotice: self._take_notice,
             ProgressOutput: self._take_progress,
-            **dict.fromkeys((StatsReply, AbortOthersReply, WorkerReply), self.questions.answer),
+            **dict.fromkeys((StatsReply, AbortOthersReply, FlushReply, WorkerReply), self.questions.answer),
         }
 
     async def generate_request(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:
@@ -197,12 +200,17 @@ class TokenizerManager:
     async def _tokenize(self, generation: Generation) -> list[TokenizedGenerateReqInput]:
         """Give every request its ids and its final form, all checked before one is sent. Equal texts are encoded once."""
         known: dict[tuple[str, bool], list[int]] = {}
-        param = generation.origin.prompt_param
+        num_chars = 0
         for state in generation.states:
             obj = state.obj
+            param = generation.origin.prompt_name(state.index)
             if obj.text is not None:
                 key = (obj.text, obj.add_special_tokens)
                 if key not in known:
+                    num_chars += len(obj.text)
+                    if known and not is_quick(num_chars):  # many short texts are as good as a long one
+                        num_chars = await asyncio.sleep(0, len(obj.text))
+                        generation.check_failures()
                     encode = partial(
                         self.prompts.encode, obj.text, add_special_tokens=obj.add_special_tokens, param=param, rid=state.rid
                     )
@@ -221,7 +229,16 @@ class TokenizerManager:
                 state.obj.sampling = msgspec.structs.replace(state.obj.sampling, seed=self._new_seed())
         call = generation.rid if len(generation.states) > 1 else ""
         return [
-            finalize(state.obj, state.input_ids, self.engine, generation.origin, slot=state.slot, entry=self._entry, call=call)
+            finalize(
+                state.obj,
+                state.input_ids,
+                self.engine,
+                generation.origin,
+                index=state.index,
+                slot=state.slot,
+                entry=self._entry,
+                call=call,
+            )
             for state in generation.states
         ]
 
@@ -236,6 +253,8 @@ class TokenizerManager:
                 self.endings.fail(*live, failure_of_rejection(rejection))
 
     def _take_texts(self, texts: BatchStrOutput) -> None:
+        if texts.columns or any(row.token_ids for row in texts.rows):
+            self.tokens_at = self._clock()
         for columns in texts.columns:
             self._take_columns(columns)
         self._take_rows(texts.rows)

@@ -169,6 +169,16 @@ class KVPool:
         """
         self._pages.free_from_tree(self._cache.forget(namespace))
 
+    def flush(self) -> int:
+        """Forget every prefix that no lease uses, and free its pages. Mutates.
+
+        Returns:
+            How many pages that were.
+        """
+        pages = self._cache.evict(self._cache.num_pages)
+        self._pages.free_from_tree(pages)
+        return len(pages)
+
     def audit_counts(self, *, idle: bool) -> None:
         """Check, in no time, that no page is lost; where nothing runs, also that every page is free or evictable.
 

@@ -4,10 +4,10 @@
 | --- | --- |
 | `GenerateReqInput` | adapters -> TokenizerManager (same process) |
 | `TokenizedGenerateReqInput`, `AbortReq`, `AbortOthersReq`, `PauseReq`, `ResumeReq` | entry -> scheduler |
-| `StatsReq`, `Delivered`, `ReplayReq` | entry -> scheduler |
+| `StatsReq`, `FlushReq`, `Delivered`, `ReplayReq` | entry -> scheduler |
 | `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
-| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice` | scheduler -> entry |
+| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply` | scheduler -> entry |
 | `WorkerReq`, `WorkerReply` | entry -> entry |
 | `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
@@ -21,6 +21,8 @@ from millstream.messages.control import (
     AdmissionOutput,
     ChildError,
     EngineInfo,
+    FlushReply,
+    FlushReq,
     Heartbeat,
     PauseReq,
     ProcessState,
@@ -46,10 +48,20 @@ from millstream.messages.token_batch import BatchTokenIDOutput, DecodeOptions, T
 from millstream.messages.tokenized import TokenizedGenerateReqInput
 from millstream.messages.workers import WorkerReply, WorkerReport, WorkerReq
 
-ToScheduler = TokenizedGenerateReqInput | AbortReq | AbortOthersReq | PauseReq | ResumeReq | StatsReq | Delivered | ReplayReq
+ToScheduler = (
+    TokenizedGenerateReqInput | AbortReq | AbortOthersReq | PauseReq | ResumeReq | StatsReq | FlushReq | Delivered | ReplayReq
+)
 ToDetokenizer = BatchTokenIDOutput | Replay | StatsReply
 ToEntry = (
-    BatchStrOutput | AdmissionOutput | ProgressOutput | AbortOthersReply | AbortNotice | StatsReply | WorkerReq | WorkerReply
+    BatchStrOutput
+    | AdmissionOutput
+    | ProgressOutput
+    | AbortOthersReply
+    | AbortNotice
+    | FlushReply
+    | StatsReply
+    | WorkerReq
+    | WorkerReply
 )
 ToSupervisor = Ready | ChildError | Heartbeat
 FromSupervisor = ServerState | Shutdown
@@ -68,6 +80,8 @@ __all__ = [
     "DecodeOptions",
     "Delivered",
     "EngineInfo",
+    "FlushReply",
+    "FlushReq",
     "FinishReason",
     "FromSupervisor",
     "GenerateReqInput",

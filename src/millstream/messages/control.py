@@ -67,6 +67,21 @@ class AbortNotice(Struct, frozen=True, tag="abort_notice", gc=False):
     cause: AbortCause
 
 
+class FlushReq(Struct, frozen=True, tag="flush_req", gc=False):
+    """Forget all prefixes that are kept for requests to come. entry -> scheduler; answered by a `FlushReply`."""
+
+    id: int
+    entry: int  # the worker that asks
+
+
+class FlushReply(Struct, frozen=True, tag="flush_reply", gc=False):
+    """What became of it. scheduler -> entry. While requests are live, `num_live` of them, nothing is forgotten."""
+
+    id: int
+    num_live: int
+    num_pages: int = 0  # freed
+
+
 class Rejection(Struct, frozen=True, omit_defaults=True, gc=False):
     """One request the scheduler did not admit, in the terms of an HTTP error."""
 
@@ -131,6 +146,7 @@ class StatsReply(Struct, kw_only=True, tag="stats", gc=False):
     pages_cached: int
     steps: int
     retractions: int
+    preemptions: int = 0  # of those, for a request of higher priority
     paused: int = 0
     undelivered: int = 0  # ended, and their entry has not said yet that the final row arrived
     draft_tokens: int = 0  # guessed, since the scheduler's start

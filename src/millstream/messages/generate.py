@@ -27,6 +27,7 @@ class GenerateReqInput(Struct, kw_only=True):
     logprobs: LogprobParams | None = None
     wants_embedding: bool = False  # the final state of the prompt's last token; then nothing is generated
     input_embeds: bytes | None = None  # float32 `[len(input_ids), hidden]` in place of the tokens' own embeddings
+    is_probe: bool = False  # nobody's request: it must not count where requests are counted
     timing: Timing
 
     @property

@@ -27,9 +27,11 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
     """Token counts of one request. `cached_tokens` counts prompt tokens whose KV came from the prefix cache.
 
     `verify_steps` are those that brought the tokens after the first one, where drafts are on: with them, fewer than tokens.
+    `retractions`: how often its pages went to others and were computed again.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
     verify_steps: int = 0
+    retractions: int = 0

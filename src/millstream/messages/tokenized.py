@@ -33,4 +33,5 @@ class TokenizedGenerateReqInput(Struct, kw_only=True, omit_defaults=True, tag="g
     logprobs: LogprobParams | None = None
     wants_embedding: bool = False
     input_embeds: bytes | None = None
+    is_probe: bool = False
     timing: Timing

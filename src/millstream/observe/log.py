@@ -51,12 +51,13 @@ def configure_logging(process: str, level: str) -> None:
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
 
 
-def log_request_end(end: RequestEnd) -> None:
-    """Write the request's line; at level debug also how long each stage took."""
-    if not log.isEnabledFor(logging.INFO):
+def log_request_end(end: RequestEnd, level: int = logging.INFO) -> None:
+    """Write the request's line at `level`; where debug is shown also how long each stage took."""
+    if not log.isEnabledFor(level):
         return
     timing = end.timing
-    log.info(
+    log.log(
+        level,
         "request %s api=%s model=%s cause=%s prompt=%d cached=%d completion=%d ttft_ms=%s total_ms=%s%s",
         end.rid,
         end.api,

@@ -113,6 +113,7 @@ class Placement:
     def _retract(self, req: Req, *, is_preempted: bool) -> None:
         """Take a request's pages; a running one goes back to the queue. Its output is kept; its KV is computed again."""
         self.num_retractions += 1
+        req.num_retracted += 1
         if is_preempted:
             self.num_preemptions += 1
             req.num_preempted += 1

@@ -27,6 +27,8 @@ from millstream.messages import (
     AbortReq,
     Delivered,
     FinishReason,
+    FlushReply,
+    FlushReq,
     Length,
     PauseReq,
     ProgressOutput,
@@ -131,6 +133,7 @@ class Scheduler:
             Delivered: self._output.confirm,
             ReplayReq: self._replay,
             StatsReq: self._answer_stats,
+            FlushReq: self._flush,
         }
         self._num_steps = 0
         self._ledger = ledger or Ledger("scheduler")
@@ -386,7 +389,8 @@ class Scheduler:
         self._deadlines.discard(req.rid)
         self._progress.discard(req.rid)
         self._speculation.forget(req.rid)
-        self._pace.note_end(req.num_output_tokens)
+        if not req.is_probe:
+            self._pace.note_end(req.num_output_tokens)
         # after a fault nobody knows what is in the pages
         self._placement.release(req, 0 if cause == "engine_error" else req.num_computed, cause)
         req.drop_embeds(cause)
@@ -409,6 +413,11 @@ class Scheduler:
     def _replay(self, message: ReplayReq) -> None:
         self._output.replay(message, self._live)
 
+    def _flush(self, message: FlushReq) -> None:
+        num_live = len(self._live)
+        num_pages = 0 if num_live else self._pool.flush()
+        self._to_entry(message.entry).send(FlushReply(message.id, num_live, num_pages))
+
     def _answer_stats(self, message: StatsReq) -> None:
         self._verdicts.send(self._retry_after_s)
         self._output.pass_on(self._stats(message))
@@ -427,6 +436,7 @@ class Scheduler:
             pages_cached=self._pool.num_cached,
             steps=self._num_steps,
             retractions=self._placement.num_retractions,
+            preemptions=self._placement.num_preemptions,
             ledger_mismatches=self._ledger.reconcile(),
             ledger=asked.ledger,
             books=books,

@@ -57,6 +57,7 @@ class Req:
         "final_row",
         "held_back",
         "is_prefilling",
+        "is_probe",
         "is_promoted",
         "lease",
         "max_new_tokens",
@@ -64,6 +65,7 @@ class Req:
         "num_computed",
         "num_preempted",
         "num_prompt_tokens",
+        "num_retracted",
         "num_verify_steps",
         "phase",
         "priority",
@@ -85,6 +87,8 @@ class Req:
         self.is_promoted = False
         self.rank = (1, -self.priority, arrival)  # the least goes first: in the queue, for pages and for the tokens of a step
         self.num_preempted = 0
+        self.num_retracted = 0  # preempted or not
+        self.is_probe = message.is_probe
         self.slot = message.slot
         self.entry = message.entry
         self.call = message.call
@@ -149,7 +153,9 @@ class Req:
     @property
     def usage(self) -> Usage:
         """The counts as of now."""
-        return Usage(self.num_prompt_tokens, self.num_output_tokens, self.cached_tokens or 0, self.num_verify_steps)
+        return Usage(
+            self.num_prompt_tokens, self.num_output_tokens, self.cached_tokens or 0, self.num_verify_steps, self.num_retracted
+        )
 
     @property
     def num_embeds_bytes(self) -> int:

@@ -19,7 +19,7 @@ from tests.support.sse import parse_events
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/completions": {"prompt": "hi"},
-    "/generate": {"text": "hi"},
+    "/generate": {"text": "hi", "incremental_streaming_output": True},
 }
 every_route = pytest.mark.parametrize("path", BODIES)
 

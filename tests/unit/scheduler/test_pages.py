@@ -57,6 +57,8 @@ def test_a_small_pool_retracts_and_every_request_still_gets_its_tokens() -> None
         at.submit(f"r{number}", [number + 5] * 4, max_new=16, ignore_eos=True)
     at.run()
     assert at.stats().retractions > 0
+    assert at.stats().retractions == sum(at.rows(f"r{number}")[-1].usage.retractions for number in range(3))
+    assert at.stats().preemptions == 0
     for number in range(3):
         alone, _ = desk()
         alone.submit("r", [number + 5] * 4, max_new=16, ignore_eos=True)

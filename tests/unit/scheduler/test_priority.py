@@ -48,7 +48,8 @@ def test_a_higher_priority_takes_the_slot_of_a_lower_one_which_goes_on_later_and
     assert sorted(rids(executor)) == ["a", "c"]  # of equals the newest gives way
     at.run()
     assert {rid: at.tokens(rid) for rid in "abc"} == {rid: undisturbed(rid, max_new=6 if rid == "c" else 12) for rid in "abc"}
-    assert preemptions(at) == at.stats().retractions == 1
+    assert preemptions(at) == at.stats().retractions == at.stats().preemptions == 1
+    assert {rid: at.rows(rid)[-1].usage.retractions for rid in "abc"} == {"a": 0, "b": 1, "c": 0}
 
 
 @pytest.mark.parametrize("priority", [-1, 0])

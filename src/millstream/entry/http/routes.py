@@ -1,4 +1,4 @@
-"""The table of routes: what answers what, which fields a body has, whose key it takes. The app follows it, docs come from it."""
+"""The table of routes: what answers what, which fields a body has, whose key it takes. The app follows it; docs too."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from millstream.entry.anthropic.messages import count_tokens, messages
 from millstream.entry.anthropic.protocol import COUNT_TOKENS, MESSAGES
 from millstream.entry.http.route import get, post
 from millstream.entry.native.abort import abort_request
+from millstream.entry.native.flush import flush_cache
 from millstream.entry.native.generate import generate
-from millstream.entry.native.info import health, model, models, ready, root, server_info
+from millstream.entry.native.health import health_generate
+from millstream.entry.native.info import health, model, model_info, models, ready, root, server_info
 from millstream.entry.native.ledger import debug_ledger
 from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, SCORE, TOKENIZE
 from millstream.entry.native.score import score
@@ -22,7 +24,13 @@ ROUTES = (
     get("/", root),
     get("/health", health, access="open"),
     get("/ready", ready, access="open"),
+    get("/health_generate", health_generate, query=("timeout",), access="open"),
     get("/server_info", server_info, access="admin"),
+    get("/get_server_info", server_info, access="admin"),
+    get("/model_info", model_info),
+    get("/get_model_info", model_info),
+    get("/flush_cache", flush_cache, query=("timeout",), access="admin"),
+    post("/flush_cache", flush_cache, None, access="admin"),
     get("/debug/ledger", debug_ledger, query=("rid",), access="admin"),
     get("/v1/models", models),
     get("/v1/models/{model}", model),

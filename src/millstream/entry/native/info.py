@@ -8,6 +8,7 @@ from typing import Any
 from millstream import __version__
 from millstream.config import SECRETS, ServerConfig
 from millstream.entry.http.exchange import Exchange
+from millstream.entry.native.answer import WEIGHT_VERSION
 from millstream.entry.service import Service
 from millstream.entry.survey import survey
 from millstream.errors import ModelNotFound
@@ -76,6 +77,30 @@ def _worker(report: WorkerReport) -> dict[str, int]:
     }
 
 
+def _model_facts(service: Service) -> dict[str, Any]:
+    """What SGLang's clients look for under these names."""
+    path = service.config.model  # `embedded` is what it is called; the scripted executor only goes by its name
+    return {"model_path": path, "tokenizer_path": path, "served_model_name": service.text.names[0]}
+
+
+async def model_info(exchange: Exchange, service: Service) -> None:
+    """The served model, with SGLang's names. What the entry does not know of it is left out."""
+    service.check_ready()
+    await exchange.send_json(
+        {
+            **_model_facts(service),
+            "is_generation": True,
+            "preferred_sampling_params": None,
+            "weight_version": WEIGHT_VERSION,
+            "reasoning_parser": None,
+            "tool_call_parser": None,
+            "has_image_understanding": False,
+            "has_audio_understanding": False,
+            "max_model_len": service.manager.engine.context_length,
+        }
+    )
+
+
 async def server_info(exchange: Exchange, service: Service) -> None:
     """Version, options, processes and live counts, asked of all processes."""
     manager = service.manager
@@ -90,6 +115,8 @@ async def server_info(exchange: Exchange, service: Service) -> None:
         {
             "version": __version__,
             "model": service.text.names[0],
+            **_model_facts(service),
+            "max_total_num_tokens": manager.engine.num_pages * manager.engine.page_size,
             "text_encoder": service.text.tokenizer.encoder_name,
             "text_decoder": service.text.tokenizer.decoder_name,
             "configuration": _shown(service.config),
@@ -107,6 +134,7 @@ async def server_info(exchange: Exchange, service: Service) -> None:
             "pages_cached": stats.pages_cached,
             "steps": stats.steps,
             "retractions": stats.retractions,
+            "preemptions": stats.preemptions,
             "undelivered": stats.undelivered,
             "spec_draft_tokens": stats.draft_tokens,
             "spec_accepted_draft_tokens": stats.accepted_draft_tokens,

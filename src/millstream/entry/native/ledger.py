@@ -7,19 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from millstream.entry.http.exchange import Exchange
+from millstream.entry.native.query import read_query
 from millstream.entry.service import Service
 from millstream.entry.survey import survey
-from millstream.errors import RequestError
 from millstream.messages import Book, LedgerQuery
 from millstream.messages.ledger import MAX_HELD
 
 
 async def debug_ledger(exchange: Exchange, service: Service) -> None:
     """Every entry, or with `?rid=` those of one request; totals, releases and mismatches since the start."""
-    query = exchange.query
-    unknown = next((name for name in query if name != "rid"), None)
-    if unknown is not None:
-        raise RequestError(f"`{unknown}` is not a parameter of /debug/ledger.", param=unknown, code="unknown_parameter")
+    query = read_query(exchange, "rid")
     found = await survey(service, LedgerQuery(query.get("rid", "")))
     await exchange.send_json({**_merged(list(found.books())), "mismatches": found.ledger_mismatches})
 

@@ -13,18 +13,28 @@ DEFAULT_MAX_NEW_TOKENS = 128
 
 
 class GenerateRequest(Struct, kw_only=True):
-    """POST /generate: one prompt, `text` or `input_ids`."""
+    """POST /generate: one prompt, or a batch as a list. Exactly one of `text` and `input_ids` is given.
 
-    text: str | None = None
-    input_ids: list[int] | None = None
-    sampling_params: dict[str, Any] = {}
+    In a batch what may be a list is one for each prompt, and anything else is the same for all of them.
+    """
+
+    text: str | list[str] | None = None
+    input_ids: list[int | list[int]] | None = None
+    sampling_params: dict[str, Any] | list[dict[str, Any]] = {}
+    rid: str | list[str] | None = None
     stream: bool = False
+    incremental_streaming_output: bool = False  # of a stream: each event has what is new, and not all so far
     include_progress: bool = False  # of a stream
-    rid: str | None = None
+    return_logprob: bool | list[bool] = False
+    logprob_start_len: int | list[int] = -1  # the first prompt position told; -1: none
+    top_logprobs_num: int | list[int] = 0
+    token_ids_logprob: list[int | list[int] | None] = []
+    return_text_in_logprobs: bool = False
+    return_prompt_token_ids: bool = False
     timeout: float | None = None  # seconds
     priority: int = 0  # the higher goes first
-    cache_salt: str = ""
-    extra_key: str = ""
+    cache_salt: str | list[str] = ""
+    extra_key: str | list[str] = ""
 
 
 class NativeSampling(SamplingFields, kw_only=True):
@@ -81,9 +91,12 @@ class ScoreRequest(Struct, kw_only=True):
     extra_key: str = ""
 
 
-_NO_LOGPROBS = "log probabilities are not supported by this server"
 _NO_GRAMMAR = "structured output is not supported by this server"
 _NO_MEDIA = "this server takes and makes text only"
+_NO_SESSIONS = "sessions are not supported by this server"
+_NO_EXPERTS = "expert routing is not available"
+_NO_REASONING = "reasoning is not taken apart by this server"
+_ONE_ENGINE = "there is one engine"
 _INTERNAL = "it is not a field of the public API"
 
 SAMPLING = FieldRules(
@@ -102,33 +115,49 @@ SAMPLING = FieldRules(
 GENERATE = FieldRules(
     honoured=GenerateRequest,
     parts={"sampling_params": SAMPLING},
-    without_effect={"no_logs": "no prompt or answer text is ever logged", "log_metrics": "not used"},
+    without_effect={
+        "no_logs": "no prompt or answer text is ever logged",
+        "log_metrics": "not used",
+        "conversation_id": "not used",
+        "routing_key": _ONE_ENGINE,
+    },
     refused={
         "input_embeds": Refused("embeddings as input are not supported by this server"),
-        "image_data": Refused(_NO_MEDIA),
-        "video_data": Refused(_NO_MEDIA),
-        "audio_data": Refused(_NO_MEDIA),
-        "modalities": Refused(_NO_MEDIA),
-        "return_logprob": Refused(_NO_LOGPROBS, (False,)),
-        "logprob_start_len": Refused(_NO_LOGPROBS, (-1,)),
-        "top_logprobs_num": Refused(_NO_LOGPROBS, (0,)),
-        "token_ids_logprob": Refused(_NO_LOGPROBS, ([],)),
-        "return_text_in_logprobs": Refused(_NO_LOGPROBS, (False,)),
+        **dict.fromkeys(("image_data", "video_data", "audio_data", "mm_hashes", "mm_content_hashes"), Refused(_NO_MEDIA)),
+        **dict.fromkeys(("video_config", "mm_processor_kwargs", "max_dynamic_patch", "min_dynamic_patch"), Refused(_NO_MEDIA)),
+        "modalities": Refused(_NO_MEDIA, (["text"],)),
+        "use_audio_in_video": Refused(_NO_MEDIA, (False,)),
+        "return_flat_raw_top_logprobs": Refused("use `top_logprobs_num`", (False,)),
+        "return_flat_raw_top_logprobs_output": Refused("use `top_logprobs_num`", (False,)),
+        "return_flat_raw_top_logprobs_b64": Refused("use `top_logprobs_num`", (False,)),
+        "sampling_logprobs_mode": Refused("log probabilities are those of the model's own distribution"),
+        "return_sampling_mask": Refused("sampling masks are not available", (False,)),
+        "return_entropy": Refused("entropies are not available", (False,)),
+        "return_bytes": Refused("`output_ids` and /detokenize give the text of any part", (False,)),
         "return_hidden_states": Refused("hidden states are not available", (False,)),
-        "return_routed_experts": Refused("expert routing is not available", (False,)),
+        "return_routed_experts": Refused(_NO_EXPERTS, (False,)),
+        "routed_experts_start_len": Refused(_NO_EXPERTS),
+        "return_indexer_topk": Refused("the model has no indexer", (False,)),
         "lora_path": Refused("LoRA adapters are not supported by this server", ("",)),
-        "session_id": Refused("sessions are not supported by this server"),
-        "session_params": Refused("sessions are not supported by this server", ({},)),
+        "session_id": Refused(_NO_SESSIONS),
+        "session_params": Refused(_NO_SESSIONS, ({},)),
         "custom_logit_processor": Refused("code from requests is never run", ("",)),
-        "bootstrap_host": Refused(_INTERNAL),
-        "bootstrap_port": Refused(_INTERNAL),
-        "bootstrap_room": Refused(_INTERNAL),
-        "data_parallel_rank": Refused(_INTERNAL),
-        "routed_dp_rank": Refused(_INTERNAL),
+        "require_reasoning": Refused(_NO_REASONING, (False,)),
+        "max_thinking_tokens": Refused(_NO_REASONING),
+        "custom_labels": Refused("this server has no metrics to label", ({},)),
+        "background": Refused("an answer is made while its client waits", (False,)),
+        "external_trace_header": Refused("traces are not supported by this server"),
+        **dict.fromkeys(("received_time", "kv_hints", "disagg_prefill_dp_rank"), Refused(_INTERNAL)),
+        **dict.fromkeys(("bootstrap_host", "bootstrap_port", "bootstrap_room"), Refused(_INTERNAL)),
+        **dict.fromkeys(("data_parallel_rank", "routed_dp_rank"), Refused(_ONE_ENGINE, (0,))),
     },
 )
 
-ABORT = FieldRules(honoured=AbortRequest, for_admins=("abort_all", "prefix"))
+ABORT = FieldRules(
+    honoured=AbortRequest,
+    for_admins=("abort_all", "prefix"),
+    refused=dict.fromkeys(("abort_message", "finished_reason"), Refused("the reason of an abort is the server's to say")),
+)
 
 TOKENIZE = FieldRules(
     honoured=TokenizeRequest,

@@ -41,7 +41,8 @@ def test_without_a_key_nothing_is_answered_but_probes(path: str, authorization: 
                 else:
                     assert response.body["error"]["type"] == "authentication_error"
                 assert "wrong" not in response.content.decode()
-        assert entry.engine.sent == []
+        if path != "/health_generate":  # which makes a token of its own, for probes have no keys
+            assert entry.engine.sent == []
 
     run(scenario())
 

@@ -166,6 +166,53 @@ def test_an_abort_of_one_choice_leaves_the_others_alone(path: str, body: dict[st
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("body", "rids", "aborted"),
+    [
+        pytest.param({"text": ["a", "b", "c"], "rid": "r"}, {"rid": "r_1"}, [1], id="a member of a batch"),
+        pytest.param({"text": ["a", "b", "c"], "rid": ["x", "y", "z"]}, {"rid": ["z", "x"]}, [2, 0], id="two of a batch"),
+        pytest.param({"text": "a", "rid": "r", "sampling_params": {"n": 3}}, {"rid": "r_2"}, [2], id="a choice of n"),
+        pytest.param({"text": ["a", "b"], "rid": ["x", "y"], "sampling_params": {"n": 2}},
+                     {"rid": "x_", "prefix": True}, [0, 1], id="all choices of a prompt"),
+        pytest.param({"text": ["a", "b", "c"], "rid": "r"}, {"rid": "r"}, [0, 1, 2], id="the whole call"),
+        pytest.param({"text": ["a", "b"]}, {"abort_all": True}, [0, 1], id="everybody"),
+    ],
+)  # fmt: skip
+def test_an_abort_within_a_native_batch_is_the_end_of_that_part_and_of_no_other(
+    body: dict[str, Any], rids: dict[str, Any], aborted: list[int], stream: bool
+) -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda sent: (entry.engine.accept(sent.rid), entry.engine.row(sent.rid, "so"))
+        call = Call(entry.app, "/generate", {**body, "stream": stream})
+        await until(lambda: bool(entry.manager.live_requests))
+        count = entry.manager.live_requests
+        await until(lambda: all(state.accepted for state, _ in entry.manager.registry.by_rid.values()))
+        sent = [request.rid for request in entry.engine.requests]
+        response = await post(entry.app, "/abort_request", rids)
+        assert response.body["aborted"] == [sent[index] for index in aborted]
+        for index in range(count):
+            if index in aborted:
+                entry.engine.end(sent[index], "aborted")
+            else:
+                entry.engine.row(sent[index], "me", finish=Stop())
+        answer = await call.response()
+        assert answer.status == 200
+        if stream:
+            assert answer.events[-1].data == "[DONE]"
+            parts = [[chunk for chunk in answer.chunks if chunk["index"] == index][-1] for index in range(count)]
+        else:
+            parts = answer.body
+        for index, part in enumerate(parts):
+            kind, text = ("abort", "so") if index in aborted else ("stop", "some")
+            assert (part["meta_info"]["finish_reason"]["type"], part["text"]) == (kind, text)
+        assert len(entry.engine.aborts) == len(aborted)
+        assert entry.manager.live_requests == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_call_whose_every_choice_was_aborted_has_failed(stream: bool) -> None:
     async def scenario() -> None:
         entry = Entry()

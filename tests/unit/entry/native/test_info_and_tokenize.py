@@ -85,6 +85,22 @@ def test_server_info_asks_all_three_processes() -> None:
     run(scenario())
 
 
+def test_the_model_goes_by_sglangs_names_too() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        info = (await get(entry.app, "/model_info")).body
+        assert info == (await get(entry.app, "/get_model_info")).body
+        assert info["is_generation"] is True
+        facts = {"model_path": "embedded", "tokenizer_path": "embedded", "served_model_name": NAMES[0]}
+        for found in (info, (await get(entry.app, "/server_info")).body, (await get(entry.app, "/get_server_info")).body):
+            assert facts.items() <= found.items()
+        assert (found["retractions"], found["preemptions"], found["max_total_num_tokens"]) == (5, 2, 1024)
+        assert (info["weight_version"], info["max_model_len"]) == ("default", CONTEXT_LENGTH)
+        assert (await get(Entry(ready=False).app, "/model_info")).status == 503
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("prefix", ["", "/v1"])
 def test_tokenize_and_detokenize_are_each_others_inverse(prefix: str) -> None:
     async def scenario() -> None:
