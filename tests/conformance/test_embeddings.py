@@ -10,6 +10,8 @@ import numpy as np
 import openai
 import pytest
 
+from millstream.checkpoint.locate import resolve_model
+from millstream.checkpoint.weights import open_checkpoint
 from millstream.text.tokenizer import load_scripted_tokenizer
 
 TOKENIZER = load_scripted_tokenizer()
@@ -71,3 +73,22 @@ def test_texts_of_one_meaning_are_nearer_than_others_and_company_changes_nothing
         assert made[0] @ made[1] > made[0] @ made[2]
         alone = client.embeddings.create(model="", input=texts[0]).data[0].embedding
         np.testing.assert_array_equal(np.array(alone), made[0])
+
+
+@pytest.mark.long
+def test_the_table_s_own_rows_as_input_say_what_their_ids_say(model_server: str) -> None:
+    checkpoint = open_checkpoint(resolve_model("embedded"))
+    table = np.empty((checkpoint.config.vocab_size, checkpoint.config.hidden_size), np.float32)
+    checkpoint.read("embedding", table)
+    with httpx.Client(base_url=model_server, timeout=60) as http:
+        ids = http.post("/tokenize", json={"prompt": "The capital of France is"}).json()["tokens"]
+        sampling = {"temperature": 0, "max_new_tokens": 12}
+        for body in ({}, {"return_logprob": True, "stream": False}):
+            by_ids = http.post("/generate", json={"input_ids": ids, "sampling_params": sampling, **body}).json()
+            by_embeds = http.post(
+                "/generate", json={"input_embeds": table[ids].tolist(), "sampling_params": sampling, **body}
+            ).json()
+            assert by_embeds["output_ids"] == by_ids["output_ids"]
+            assert by_embeds["meta_info"].get("output_token_logprobs") == by_ids["meta_info"].get("output_token_logprobs")
+        other = http.post("/generate", json={"input_ids": [0] * len(ids), "sampling_params": {"max_new_tokens": 1}}).json()
+        assert other["meta_info"]["cached_tokens"] == 0

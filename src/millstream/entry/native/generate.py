@@ -32,13 +32,13 @@ async def generate(exchange: Exchange, service: Service) -> None:
 async def _run(exchange: Exchange, service: Service, request: GenerateRequest, received: float) -> None:
     manager = service.manager
     check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
-    batch = await read_batch(request, manager.engine, service.places)
+    batch = await read_batch(request, manager.prompts, manager.engine, service.places)
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
     rid, requests = _requests(request, batch, deadline, Timing(received=received, adapted=service.clock()))
     origin = Origin(
         api="generate",
         model=service.text.names[0],
-        prompt_param="text" if request.text is not None else "input_ids",
+        prompt_param=batch.name,
         choices_per_item=batch.n if batch.is_batch else None,
         request_id=exchange.request_id,
         default_max_new_tokens=DEFAULT_MAX_NEW_TOKENS,
@@ -68,6 +68,7 @@ def _requests(
             text=prompt.text,
             input_ids=prompt.input_ids,
             sampling=_for_choice(prompt, choice),
+            input_embeds=prompt.input_embeds,
             cache_namespace=prompt.cache_namespace,
             priority=request.priority,
             deadline=deadline,
