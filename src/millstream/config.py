@@ -13,6 +13,7 @@ from typing import Literal
 from millstream.errors import StartupError
 
 EMBEDDED_MODEL = "embedded"
+QUEUED_CONTEXTS = 32  # what may wait unless the options say so, in prompts of the largest size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,11 @@ class ServerConfig:
     """CPU threads for the model; 0 uses all cores."""
 
     chat_template: str | None = None
-    """Jinja file used instead of the model's own chat template."""
+    """Used instead of the model's own chat template: a Jinja file, the name of another one the model has, or one of `chatml`,
+    `gemma`, `llama-2`, `llama-3`, `mistral`, `phi-3`, `zephyr`."""
+    chat_special_tokens: Literal["escape", "parse"] = "escape"
+    """What the text of a control token in a chat message is: `escape`, ordinary text; `parse`, the control token, with which a
+    message can end its turn and begin another's."""
     context_length: int | None = None
     """Tokens a request may have, prompt and output together. Default: the model's own limit."""
     max_total_tokens: int | None = None
@@ -137,6 +142,10 @@ class ServerConfig:
     def live_limit(self) -> int:
         """Requests the entry holds at most."""
         return self.max_live_requests or 2 * (self.max_running_requests + self.max_queued_requests)
+
+    def queued_tokens_limit(self, context_length: int) -> int:
+        """Prompt tokens that may wait."""
+        return self.max_queued_tokens or QUEUED_CONTEXTS * context_length
 
     def check(self) -> None:
         """Refuse values that cannot work; called before anything is started.

@@ -227,7 +227,7 @@ def test_completions_make_sixteen_tokens_by_default(url: str) -> None:
         ("messages", [{"content": "no role"}]),
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("response_format", {"type": "json_object"}),
-        ("logprobs", True),
+        ("logprobs", 3),
         ("stop_regex", "(a"),
         ("stop_regex", "a*"),
         ("stop_regex", ["ok", r"(a)\1"]),

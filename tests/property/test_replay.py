@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from millstream.detokenizer.detokenizer_manager import DetokenizerManager
 from millstream.entry.state import Phase, ReqState
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput
+from millstream.execution.logprobs import prompt_positions
 from millstream.kv.pool import KVPool
 from millstream.messages import (
     Abort,
@@ -33,11 +34,12 @@ from millstream.messages import (
     Timing,
     TokenizedGenerateReqInput,
 )
+from millstream.messages.details import LogprobParams, RowDetails, joined, no_logprobs
 from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.scheduler import Scheduler
 from millstream.text.tokenizer import scripted_text
-from tests.unit.scheduler.harness import EOS, tokenizer
+from tests.unit.scheduler.harness import EOS, tokenizer, told_of
 
 STOPS: tuple[tuple[str, ...], ...] = ((), (), ("water",), ("мельниц", "水车"), ("e ", "the mill stream"))
 
@@ -54,7 +56,13 @@ class TextExecutor:
     capabilities = Capabilities(vocab_size=1536, context_length=512, num_pages=400, page_size=4, eos_token_ids=frozenset({EOS}))
 
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
-        return ForwardOutput([self._row(row.token_ids, row.num_prompt_tokens) if row.sample else [] for row in batch.rows])
+        output = ForwardOutput([self._row(row.token_ids, row.num_prompt_tokens) if row.sample else [] for row in batch.rows])
+        for index, (row, new) in enumerate(zip(batch.rows, output.token_ids, strict=True)):
+            if row.logprobs is not None:
+                length = len(row.token_ids)
+                output.logprobs[index] = told_of([*row.token_ids, *new], range(length, length + len(new)), row.logprobs)
+                output.prompt_logprobs[index] = told_of(row.token_ids, prompt_positions(row), row.logprobs)
+        return output
 
     def close(self) -> None:
         """Nothing is held."""
@@ -149,6 +157,7 @@ class Client:
         self.state.move(Phase.DISPATCHED)
         self.text = ""
         self.token_ids: list[int] = []
+        self.details: list[RowDetails | None] = []
         self.is_aborted = False
         self.is_lost = False  # its worker died
 
@@ -157,6 +166,7 @@ class Client:
         if row is not None:
             self.text += row.text
             self.token_ids += row.token_ids
+            self.details.append(row.details)
 
 
 class _Nowhere:
@@ -229,7 +239,9 @@ def undisturbed(start: int, max_new: int, stop: tuple[str, ...], skip: bool) -> 
     return client.text, client.token_ids, client.state.finish
 
 
-def request(rid: str, start: int, max_new: int, stop: tuple[str, ...], skip: bool, entry: int) -> TokenizedGenerateReqInput:
+def request(
+    rid: str, start: int, max_new: int, stop: tuple[str, ...], skip: bool, entry: int, logprobs: LogprobParams | None = None
+) -> TokenizedGenerateReqInput:
     sampling = SamplingParams(seed=1, stop=stop, skip_special_tokens=skip)
     return TokenizedGenerateReqInput(
         rid=rid,
@@ -238,6 +250,7 @@ def request(rid: str, start: int, max_new: int, stop: tuple[str, ...], skip: boo
         max_new_tokens=max_new,
         slot=crc32(rid.encode()),
         entry=entry,
+        logprobs=logprobs,
         timing=Timing(),
     )
 
@@ -261,14 +274,24 @@ class ReplayMachine(RuleBasedStateMachine):
         max_new=st.integers(0, 60),
         stop=st.sampled_from(STOPS),
         skip=st.booleans(),
+        logprobs=st.sampled_from([None, LogprobParams(top=1), LogprobParams(top=1, token_ids=(4,), prompt_start=0)]),
     )
-    def submit(self, rid: str, which: int, start: int, max_new: int, stop: tuple[str, ...], skip: bool) -> None:
+    def submit(
+        self,
+        rid: str,
+        which: int,
+        start: int,
+        max_new: int,
+        stop: tuple[str, ...],
+        skip: bool,
+        logprobs: LogprobParams | None,
+    ) -> None:
         if any(rid in entry.live for entry in self.server.entries.values()):
             return
         entry = list(self.server.entries.values())[which]
         if rid in self.server.scheduler._live:  # of a worker that died: refused
             return
-        client = Client(request(rid, start, max_new, stop, skip, entry.number))
+        client = Client(request(rid, start, max_new, stop, skip, entry.number, logprobs))
         self.clients.append(client)
         entry.live[rid] = client
         entry.outbox.append(client.message)
@@ -355,6 +378,7 @@ class ReplayMachine(RuleBasedStateMachine):
         if client.is_lost:
             return
         client.take()
+        self.check_told(client)
         sampling = client.message.sampling
         text, token_ids, finish = undisturbed(
             client.message.input_ids[0], client.message.max_new_tokens, sampling.stop, sampling.skip_special_tokens
@@ -367,6 +391,18 @@ class ReplayMachine(RuleBasedStateMachine):
         assert client.text == text
         assert client.token_ids == token_ids
         assert client.state.finish == finish
+
+    def check_told(self, client: Client) -> None:
+        """Each token's log probabilities and the prompt's came once, whoever died meanwhile."""
+        params, prompt = client.message.logprobs, client.message.input_ids[:2]  # the scheduler appends to them
+        if params is None:
+            assert not any(client.details)
+            return
+        told, ids = joined(client.details) or RowDetails(), prompt + client.token_ids
+        assert (told.logprobs or no_logprobs()) == told_of(ids, range(2, len(ids)), params)
+        assert sum(row.prompt_logprobs is not None for row in client.details if row) <= 1
+        if client.token_ids and params.prompt_start is not None:
+            assert told.prompt_logprobs == told_of(prompt, range(1, 2), params)
 
     def nothing_is_held(self) -> None:
         entry = next(iter(self.server.entries.values()))

@@ -35,7 +35,7 @@ from millstream.messages import (
     Usage,
 )
 from millstream.messages.columns import pack_ids, pack_slots
-from millstream.text.chat_template import ChatTemplate
+from millstream.text.chat_prompt import ChatPrompts
 from millstream.text.tokenizer import load_scripted_tokenizer
 
 CONTEXT_LENGTH = 512
@@ -196,6 +196,7 @@ class Entry:
         max_running_requests: int = 8,
         tokenizer: Any = TOKENIZER,
         number: int = 0,
+        templates: dict[str, str] | None = None,
         has_logprobs: bool = True,
     ) -> None:
         self.engine = FakeEngine()
@@ -203,8 +204,8 @@ class Entry:
         self.service = Service(config=config, to_scheduler=self.engine, entry=number)
         self.app = App(self.service)
         if ready:
-            template = ChatTemplate(str(TOKENIZER.chat_template), TOKENIZER.special_tokens)
-            self.service.text_loaded(LoadedText(tokenizer=tokenizer, template=template, names=NAMES))
+            chat = ChatPrompts(TOKENIZER, templates or TOKENIZER.chat_templates, escape=config.chat_special_tokens == "escape")
+            self.service.text_loaded(LoadedText(tokenizer=tokenizer, chat=chat, names=NAMES))
             self.service.update(state(engine_info(context_length, max_running_requests, has_logprobs=has_logprobs)))
             self.engine.handle = self.manager.handle
 

@@ -135,7 +135,7 @@ class WholeServer:
         self._config = config
         self.detokenizer = self._new_detokenizer()
         self.service = Service(config=config, to_scheduler=self.links["requests"], read_all=self._read_texts)
-        self.service.text_loaded(LoadedText(tokenizer=TOKENIZER, template=None, names=("tiny",)))
+        self.service.text_loaded(LoadedText(tokenizer=TOKENIZER, chat=None, names=("tiny",)))
         self.processes_are()
         self.ledgers["entry"] = self.manager.ledger
         self.manager.endings.due._grace_s = math.inf  # what is late is so when a test says it

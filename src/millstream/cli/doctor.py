@@ -154,8 +154,9 @@ def _tokenizer(config: ServerConfig, source: ModelSource | None) -> str:
 def _template(tokenizer: Tokenizer) -> str:
     if tokenizer.chat_template is None:
         return "no chat template"
-    ChatTemplate(tokenizer.chat_template, tokenizer.special_tokens)
-    return "chat template"
+    for source in tokenizer.chat_templates.values():
+        ChatTemplate(source, tokenizer.special_tokens)
+    return "chat template" if len(tokenizer.chat_templates) == 1 else f"{len(tokenizer.chat_templates)} chat templates"
 
 
 def _port(config: ServerConfig) -> str:

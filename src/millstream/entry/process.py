@@ -28,7 +28,7 @@ from millstream.ipc.control import ControlLink, PeerGone
 from millstream.ipc.entries import EntryChannels
 from millstream.ipc.pulse import BEAT_S, Pulse
 from millstream.messages import Ready, ServerState, Shutdown, ToEntry, WorkerReq
-from millstream.text.chat_template import ChatTemplate
+from millstream.text.chat_prompt import ChatPrompts
 from millstream.text.tokenizer import load_configured_tokenizer
 
 log = logging.getLogger(__name__)
@@ -59,10 +59,12 @@ def load_text(config: ServerConfig) -> LoadedText:
         StartupError: one of them cannot be used.
     """
     tokenizer = load_configured_tokenizer(config, configured_source(config))
-    source_text = tokenizer.chat_template
+    chat = None
+    if tokenizer.chat_template is not None:
+        chat = ChatPrompts(tokenizer, tokenizer.chat_templates, escape=config.chat_special_tokens == "escape")
     return LoadedText(
         tokenizer=tokenizer,
-        template=ChatTemplate(source_text, tokenizer.special_tokens) if source_text is not None else None,
+        chat=chat,
         names=config.served_model_name,  # the supervisor has filled them in
     )
 

@@ -8,7 +8,7 @@ from millstream.errors import RequestError
 from millstream.messages import SamplingParams
 from millstream.text.regex import compile_patterns
 
-MAX_SALT_CHARS = 1024  # it stays with the cached prefix
+MAX_SALT_CHARS = 8192  # it stays with the cached prefix
 _SEEDS = 2**64
 
 

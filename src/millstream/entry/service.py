@@ -19,16 +19,16 @@ from millstream.ipc.channel import Sender
 from millstream.ipc.entries import EntryChannels
 from millstream.messages import EngineInfo, ProcessState, ServerState, WorkerReply, WorkerReq
 from millstream.observe.ledger import Ledger
-from millstream.text.chat_template import ChatTemplate
+from millstream.text.chat_prompt import ChatPrompts
 from millstream.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedText:
-    """What the entry loads: the tokenizer, the chat template if the model has one, and the names the model goes by."""
+    """What the entry loads: the tokenizer, its chat templates if the model has one, and the names the model goes by."""
 
     tokenizer: Tokenizer
-    template: ChatTemplate | None
+    chat: ChatPrompts | None
     names: tuple[str, ...]
 
 
@@ -199,18 +199,18 @@ class Service:
         return self._text
 
     @property
-    def template(self) -> ChatTemplate:
-        """The chat template.
+    def chat(self) -> ChatPrompts:
+        """The chat templates.
 
         Raises:
             RequestError: the model has none.
         """
-        if self.text.template is None:
+        if self.text.chat is None:
             raise RequestError(
-                "This model has no chat template; use /v1/completions, or start the server with --chat-template FILE.",
+                "This model has no chat template; use /v1/completions, or start the server with --chat-template.",
                 code="no_chat_template",
             )
-        return self.text.template
+        return self.text.chat
 
     def resolve_model(self, name: str) -> str:
         """The name to answer with for a request's `model`; an empty one means the served model.

@@ -68,8 +68,16 @@ class PromptEncoder:
         job.add_done_callback(note_end)
         return await asyncio.wrap_future(job)
 
-    async def encode(self, text: str, *, add_special_tokens: bool, param: str, rid: str = "") -> list[int]:
-        """Encode a prompt. A large one that is far beyond the context is not encoded to its end.
+    async def encode(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool,
+        param: str,
+        rid: str = "",
+        encode: Callable[[str], list[int]] | None = None,
+    ) -> list[int]:
+        """Encode a prompt, with `encode` if given. A large one that is far beyond the context is not encoded to its end.
 
         Raises:
             ContextLengthExceeded: it cannot fit.
@@ -80,6 +88,8 @@ class PromptEncoder:
         def work() -> list[int]:
             if len(text) > LARGE_CHARS:
                 self._check_large(text, param, gone)
+            if encode is not None:
+                return encode(text)
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
         try:
@@ -87,15 +97,19 @@ class PromptEncoder:
         finally:
             gone.set()
 
-    async def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
-        """Encode texts that are no prompts and may be longer than the context; the caller has bounded them."""
+    async def encode_all(self, texts: Sequence[str | list[int]], *, add_special_tokens: bool) -> list[list[int]]:
+        """Encode texts that are no prompts and may be longer than the context; the caller has bounded them. Ids stay as they
+        are."""
         gone = threading.Event()
 
         def work() -> list[list[int]]:
             encoded = []
             for text in texts:
                 _check_wanted(gone)
-                encoded.append(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+                if isinstance(text, str):
+                    encoded.append(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+                else:
+                    encoded.append(text)
             return encoded
 
         try:
@@ -219,7 +233,7 @@ def finalize(
     `input_ids` passed `check_prompt`; `entry` owns the request, as number `index` of `call`.
 
     Raises:
-        RequestError: `min_tokens` is more than what may be made, or log probabilities are asked for outside the prompt.
+        RequestError: `min_tokens` is more than what may be made, or too many log probabilities are asked for.
         ContextLengthExceeded: prompt and the new tokens the client asked for do not fit.
         InvariantError: embeddings came without a namespace of their own.
     """
@@ -242,7 +256,7 @@ def finalize(
             param="min_tokens",
         )
     if obj.logprobs is not None:
-        obj.logprobs.verify_prompt(len(input_ids))
+        obj.logprobs.verify_lengths(len(input_ids), max_new_tokens)
     return TokenizedGenerateReqInput(
         rid=obj.rid,
         slot=slot,

@@ -47,7 +47,7 @@ from millstream.messages import (
     WorkerReply,
     WorkerReport,
 )
-from millstream.messages.details import verify_num_values
+from millstream.messages.details import verify_prompt_values
 from millstream.messages.finish import AbortCause
 from millstream.observe.ledger import Ledger
 from millstream.text.tokenizer import Tokenizer
@@ -219,7 +219,7 @@ class TokenizerManager:
             is_ours = obj.text is not None and self.tokenizer.vocab_size <= self.engine.vocab_size
             check_prompt(state.input_ids, self.engine, param, is_ours=is_ours, is_prompt_only=obj.is_prompt_only)
             obj.timing.tokenized = self._clock()
-        verify_num_values(
+        verify_prompt_values(
             sum(state.obj.logprobs.num_prompt_values(len(state.input_ids)) for state in generation.states if state.obj.logprobs)
         )
         for state in generation.states:

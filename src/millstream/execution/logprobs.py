@@ -65,13 +65,12 @@ def log_sum_exp(logits: Floats) -> float:
     return float(peak + np.log(values.sum()))
 
 
-def tell(logits: Floats, token_ids: Sequence[int], params: LogprobParams, summary: Summary | None = None) -> Logprobs:
+def tell(logits: Floats, token_ids: Sequence[int], params: LogprobParams) -> Logprobs:
     """The log probabilities that a request asks for at positions with logits `[n, vocab]`, where `token_ids` stand.
 
-    They are finite where the logits are: an infinite one gives an infinite value or NaN, which `is_finite` finds. `summary` is
-    that of `logits`, where somebody else has made it.
+    They are finite where the logits are: an infinite one gives an infinite value or NaN, which `is_finite` finds.
     """
-    log_sums, top_ids = summary or summarize(logits, params.top)
+    log_sums, top_ids = summarize(logits, params.top)
     places = np.arange(len(logits))[:, None]
 
     def values(ids: Ids) -> list[list[float]]:

@@ -11,7 +11,8 @@ from millstream.messages.sampling import verify_token_ids
 
 MAX_TOP_LOGPROBS = 128  # alternatives told at one position
 MAX_LOGPROB_TOKEN_IDS = 1024  # ids told at every position
-MAX_PROMPT_VALUES = 1 << 22  # numbers told about the prompts of one call: they travel in one piece
+MAX_PROMPT_VALUES = 1 << 22  # numbers told about the prompts of one call: those of a prompt travel in one piece
+MAX_OUTPUT_VALUES = 1 << 24  # numbers told about the new tokens of one request: they are kept up to its end
 
 
 class LogprobParams(Struct, frozen=True, omit_defaults=True):
@@ -40,27 +41,37 @@ class LogprobParams(Struct, frozen=True, omit_defaults=True):
             )
         verify_token_ids("token_ids_logprob", self.token_ids, vocab_size)
 
-    def verify_prompt(self, num_prompt_tokens: int) -> None:
-        """Check what depends on the prompt.
+    def verify_lengths(self, num_prompt_tokens: int, max_new_tokens: int) -> None:
+        """Check what depends on how many tokens there are or may be.
 
         Raises:
-            RequestError: `prompt_start` is not within it, or more would be told than one call may ask for.
+            RequestError: `prompt_start` is not within the prompt, or too much would be told.
         """
         if self.prompt_start is not None and not 0 <= self.prompt_start <= num_prompt_tokens:
             raise RequestError(
                 f"logprob_start_len is {self.prompt_start}; it must be from 0 to {num_prompt_tokens}, the prompt's tokens.",
                 param="logprob_start_len",
             )
-        verify_num_values(self.num_prompt_values(num_prompt_tokens))
+        verify_prompt_values(self.num_prompt_values(num_prompt_tokens))
+        num_values = max_new_tokens * self._values_a_token
+        if num_values > MAX_OUTPUT_VALUES:
+            raise RequestError(
+                f"logprobs of {max_new_tokens} new tokens would be {num_values} numbers; at most {MAX_OUTPUT_VALUES} are told.",
+                param="logprobs",
+            )
 
     def num_prompt_values(self, num_prompt_tokens: int) -> int:
         """How many numbers are told about a prompt."""
         if self.prompt_start is None:
             return 0
-        return max(0, num_prompt_tokens - max(self.prompt_start, 1)) * (1 + 2 * self.top + len(self.token_ids))
+        return max(0, num_prompt_tokens - max(self.prompt_start, 1)) * self._values_a_token
+
+    @property
+    def _values_a_token(self) -> int:
+        return 1 + 2 * self.top + len(self.token_ids)
 
 
-def verify_num_values(count: int) -> None:
+def verify_prompt_values(count: int) -> None:
     """Check how many numbers a call asks for about its prompts.
 
     Raises:

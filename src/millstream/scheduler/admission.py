@@ -60,7 +60,7 @@ def check(
     _check_embeddings(request, limits)
     if request.logprobs is not None:
         request.logprobs.verify(limits.vocab_size)
-        request.logprobs.verify_prompt(num_prompt_tokens)
+        request.logprobs.verify_lengths(num_prompt_tokens, request.max_new_tokens)
     if request.max_new_tokens < 0:
         raise RequestError(f"max_tokens is {request.max_new_tokens}; it must be at least 0.", param="max_tokens")
     if num_prompt_tokens + request.max_new_tokens > limits.context_length:

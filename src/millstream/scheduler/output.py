@@ -30,6 +30,8 @@ from millstream.messages import (
 )
 from millstream.scheduler.state import Req
 
+MAX_VALUES = 1 << 20  # of details in one message, about 10 MB: the next row goes into another
+
 
 class ToDetokenizer(Protocol):
     """The way to the detokenizer: see `PushChannel`."""
@@ -53,6 +55,7 @@ class StepOutput:
         self._connection = 0  # that took the last batch
         self._rows: list[TokenRow] = []
         self._opened: list[Req] = []
+        self._num_values = 0  # of the details in `_rows`
         # by entry and tokens a row: slots, ids
         self._columns: dict[tuple[int, int], tuple[array[int], array[int]]] = {}
         self._undelivered: dict[tuple[int, str], Req] = {}  # by entry and rid: the rid alone may be in use again elsewhere
@@ -86,6 +89,10 @@ class StepOutput:
         elif req.connection != self._connection:
             return  # the detokenizer that is there now does not know it; the replay will bring this row, too
         self._rows.append(row)
+        if details is not None:
+            self._num_values += details.num_values
+            if self._num_values > MAX_VALUES:
+                self.send()
 
     def _add_to_columns(self, req: Req, new_ids: Sequence[int]) -> None:
         if req.connection != self._connection:
@@ -115,6 +122,7 @@ class StepOutput:
             req.connection = connection
         self._connection = connection or self._connection
         self._rows, self._opened, self._columns = [], [], {}
+        self._num_values = 0
 
     def pass_on(self, message: Any) -> None:
         """Send something else, after all rows so far."""
@@ -138,7 +146,8 @@ class StepOutput:
         if not connection or self._to_detokenizer.receiver_pid != message.detokenizer_pid:
             return  # that one is dead, and may have said more than `message` counts: who asked will ask again
         self._connection = connection
-        replayed = []
+        replayed: list[ReplayedRequest] = []
+        num_values = 0
         for received in message.received:
             req = live.get(received.rid)
             if req is None or req.entry != message.entry:
@@ -146,6 +155,11 @@ class StepOutput:
             if req is not None and req.connection not in (None, connection):
                 req.connection = connection
                 replayed.append(_from_start(req, received))
+                details = replayed[-1].row.details
+                num_values += 0 if details is None else details.num_values
+            if num_values > MAX_VALUES:
+                self._to_detokenizer.send(Replay(replayed))
+                replayed, num_values = [], 0
         if replayed:
             self._to_detokenizer.send(Replay(replayed))
 

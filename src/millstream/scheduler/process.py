@@ -28,8 +28,6 @@ from millstream.text.tokenizer import Tokenizer, load_configured_tokenizer
 
 log = logging.getLogger(__name__)
 
-QUEUED_CONTEXTS = 32  # what may wait unless the options say so, in prompts of the largest size
-
 
 def run(config: ChildConfig, control: ControlLink) -> None:
     """Load, report READY, and work until told to stop.
@@ -59,7 +57,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
                 limits=Limits(
                     max_running_requests=config.server.max_running_requests,
                     max_queued_requests=config.server.max_queued_requests,
-                    max_queued_tokens=config.server.max_queued_tokens or QUEUED_CONTEXTS * engine.context_length,
+                    max_queued_tokens=config.server.queued_tokens_limit(engine.context_length),
                     chunked_prefill_size=config.server.chunked_prefill_size,
                     context_length=engine.context_length,
                     vocab_size=engine.vocab_size,

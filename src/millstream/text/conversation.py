@@ -19,17 +19,20 @@ PARAGRAPH = "\n\n"  # between instructions that are merged into one system messa
 
 @dataclass(frozen=True, slots=True)
 class TemplateStyle:
-    """What a template takes, found by rendering small conversations with it (`ChatTemplate`)."""
+    """What a template takes and writes, found by rendering small conversations with it (`find_style`)."""
 
     wants_parts: bool = False  # content as a list of parts only; otherwise text
     wants_argument_text: bool = False  # tool call arguments as JSON text; otherwise the object
+    wants_null: bool = False  # beside tool calls content must be null; otherwise "" stands for none
     knows_developer: bool = False  # the role; otherwise its messages join the system message
+    writes_tool_calls: bool = False  # and what came back; otherwise they would be lost
 
 
 def normalise(messages: list[dict[str, Any]], style: TemplateStyle) -> list[dict[str, Any]]:
     """Copy `messages` with content as one string, tool call arguments in the template's form and roles it knows.
 
-    Null content becomes "", other null fields and an empty `tool_calls` are left out, text parts are joined as they are.
+    Null content becomes "" (beside tool calls what the template takes for none), other null fields and an empty `tool_calls`
+    are left out, text parts are joined as they are.
 
     Raises:
         RequestError: something a text model or a template cannot take; `param` names it.
@@ -43,17 +46,29 @@ def normalise(messages: list[dict[str, Any]], style: TemplateStyle) -> list[dict
 
 
 def with_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Copy normalised `messages` with each content as a list of one text part."""
-    return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
+    """Copy normalised `messages` with each content as a list of one text part, but for null."""
+    return [
+        message if message["content"] is None else {**message, "content": [{"type": "text", "text": message["content"]}]}
+        for message in messages
+    ]
 
 
 def _plain_message(message: dict[str, Any], where: str, style: TemplateStyle) -> dict[str, Any]:
     if not isinstance(message.get("role"), str):
         raise RequestError(f"{where}.role must be a string.", param=f"{where}.role")
     plain = {key: value for key, value in message.items() if value is not None}
+    if reasoning := plain.pop("reasoning", None):  # another name for it, with some clients
+        plain.setdefault("reasoning_content", reasoning)
     plain["content"] = _text(plain.get("content", ""), f"{where}.content")
     if tool_calls := plain.pop("tool_calls", None):
         plain["tool_calls"] = _plain_tool_calls(tool_calls, f"{where}.tool_calls", style)
+        if style.wants_null:
+            if plain["content"]:
+                raise RequestError(
+                    f"{where} has content beside tool calls, of which this model's chat template writes only one.",
+                    param=f"{where}.content",
+                )
+            plain["content"] = None
     return plain
 
 

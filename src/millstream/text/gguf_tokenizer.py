@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from millstream.errors import StartupError
 from millstream.text.byte_table import SPACE_MARK
+from millstream.text.template_sources import DEFAULT
 from millstream.text.tokenizer_data import TokenizerData
 
 # values of tokenizer.ggml.token_type
@@ -21,6 +22,7 @@ SPECIAL = (UNKNOWN, CONTROL)  # hidden unless a request asks for them
 
 # ids under these keys end a generation: end of text, of turn, of message
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+TEMPLATE_KEY = "tokenizer.chat_template"
 TEMPLATE_VARIABLES = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
@@ -95,7 +97,7 @@ def read_gguf_tokenizer(metadata: dict[str, Any]) -> TokenizerData:
         special_ids=frozenset(index for index, kind in enumerate(types) if kind in SPECIAL),
         eos_token_ids=frozenset(int(metadata[_key(key)]) for key in END_KEYS if _key(key) in metadata),
         special_tokens=_special_tokens(metadata, assigned),
-        chat_template=metadata.get(_key("chat_template").replace(".ggml", "")),
+        chat_templates=_chat_templates(metadata),
     )
 
 
@@ -223,6 +225,16 @@ def _special_tokens(metadata: dict[str, Any], tokens: Sequence[str | None]) -> d
         if token:
             named[variable] = token
     return named
+
+
+def _chat_templates(metadata: dict[str, Any]) -> dict[str, str]:
+    """`tokenizer.chat_template`, and others under `tokenizer.chat_template.NAME`."""
+    found = {}
+    for key, value in metadata.items():
+        stem, dot, name = key.partition(TEMPLATE_KEY)
+        if not stem and dot and isinstance(value, str) and (not name or name.startswith(".")):
+            found[name.removeprefix(".") or DEFAULT] = value
+    return found
 
 
 def _key(name: str) -> str:

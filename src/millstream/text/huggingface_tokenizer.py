@@ -14,12 +14,17 @@ import msgspec
 from tokenizers import Tokenizer
 
 from millstream.errors import StartupError
+from millstream.text.template_sources import DEFAULT, named_templates, read_template
 from millstream.text.tokenizer_data import TokenizerData
 
 log = logging.getLogger(__name__)
 
 TOKENIZER_FILE = "tokenizer.json"
-TEMPLATE_FILE = "chat_template.jinja"  # newer models; takes precedence over the field of tokenizer_config.json
+TEMPLATE_FILES = (
+    "chat_template.jinja",
+    "chat_template.json",
+)  # the default one; the second with models of several kinds of input
+MORE_TEMPLATES = "additional_chat_templates"  # a folder of others, named as their files
 
 
 def read_huggingface_tokenizer(directory: Path) -> TokenizerData:
@@ -42,7 +47,7 @@ def read_huggingface_tokenizer(directory: Path) -> TokenizerData:
         special_ids=special_ids(encoder),
         eos_token_ids=end_ids | ({eos_id} if eos_id is not None else frozenset()),
         special_tokens=special_tokens,
-        chat_template=_chat_template(directory, config),
+        chat_templates=_chat_templates(directory, config),
     )
 
 
@@ -104,18 +109,13 @@ def _ids(config: dict[str, Any]) -> frozenset[int]:
     return frozenset(item for item in values if isinstance(item, int))
 
 
-def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
-    path = directory / TEMPLATE_FILE
-    if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise StartupError(f"cannot read `{path}`: {error}") from error
-    template = config.get("chat_template")
-    if not isinstance(template, list):
-        return template if isinstance(template, str) else None
-    named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
-    if isinstance(named.get("default"), str):
-        return str(named["default"])
-    log.warning("no chat template of %s is named `default`; using none", directory)
-    return None
+def _chat_templates(directory: Path, config: dict[str, Any]) -> dict[str, str]:
+    """Files take precedence over the field of tokenizer_config.json, as a whole."""
+    files = {path.stem: path for path in sorted((directory / MORE_TEMPLATES).glob("*.jinja"))}
+    main = next((path for name in TEMPLATE_FILES if (path := directory / name).is_file()), None)
+    if main is not None:
+        files[DEFAULT] = main
+    templates = {name: read_template(path) for name, path in files.items()} or named_templates(config.get("chat_template"))
+    if templates and DEFAULT not in templates:
+        log.warning("no chat template of %s is named `default`; choose one with --chat-template", directory)
+    return templates

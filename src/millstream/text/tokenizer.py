@@ -11,7 +11,6 @@ import json
 import logging
 from collections.abc import Sequence
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -19,30 +18,29 @@ import tokenizers
 from millstream.checkpoint.gguf import GGUFFile
 from millstream.checkpoint.locate import ModelSource
 from millstream.config import ServerConfig
-from millstream.errors import RequestError, StartupError
+from millstream.errors import RequestError
 from millstream.text.byte_table import SPACE_MARK, ByteTable, build_byte_table, byte_of
 from millstream.text.chat_template import ChatTemplate
+from millstream.text.control_text import ControlText
 from millstream.text.fast_encoder import VOCABULARY_SAMPLE, FastEncoder, load_fast_encoder
 from millstream.text.gguf_tokenizer import read_gguf_tokenizer
 from millstream.text.huggingface_tokenizer import read_huggingface_tokenizer, special_ids, token_list
 from millstream.text.incremental import ByteDecoder, IncrementalDecoder, WindowDecoder
+from millstream.text.template_sources import DEFAULT, builtin_template, choose_templates
 from millstream.text.token_bytes import ByteReader, TokenBytes, TokenReader, WindowReader
 from millstream.text.tokenizer_data import TokenizerData
 
 log = logging.getLogger(__name__)
 
 SAMPLE_STRIDE = 61  # every 61st id is compared at load: 800 of 49,152
-CHATML_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 
 
 class Tokenizer:
     """One model's tokenizer. Ids 0..`vocab_size` - 1 decode; any other id contributes nothing and never raises.
 
     `eos_token_ids` joins the tokenizer's, the configs' and the token that the chat template writes right after an assistant
-    message. `special_tokens` and `chat_template` are what `ChatTemplate` is made from. `single` says what a token is by itself.
+    message. `special_tokens` and `chat_templates`, by name, are what `ChatPrompts` is made from. `single` says what a token is
+    by itself.
 
     About `spaces_between_special_tokens`, here and in `incremental`: it has no effect. It belongs to tokenizers that put a
     space of their own around a shown special token; `tokenizers` has none of those, and text is what the ids say, so no space
@@ -52,7 +50,7 @@ class Tokenizer:
     def __init__(self, data: TokenizerData) -> None:
         self._encoder = data.encoder
         self.vocab_size = len(data.tokens)
-        self.chat_template = data.chat_template
+        self.chat_templates = data.chat_templates
         self.special_tokens = data.special_tokens
         self._special_ids = data.special_ids
         self._shown_ids = frozenset(token_id for token_id, token in enumerate(data.tokens) if token is not None)
@@ -73,6 +71,11 @@ class Tokenizer:
         if self._fast is not None and (ids := self._fast.encode(text, add_special_tokens)) is not None:
             return ids
         return self._library_encode(text, add_special_tokens)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The template for any conversation, if the model has one."""
+        return self.chat_templates.get(DEFAULT)
 
     @property
     def encoder_name(self) -> str:
@@ -105,6 +108,19 @@ class Tokenizer:
         except TypeError as error:
             raise RequestError("the text has a lone surrogate; it is not valid Unicode.") from error
         return list(encoding.ids)
+
+    def control_text(self, rendered: str, looked_for: frozenset[str]) -> ControlText:
+        """What messages may not write as control tokens: the special ones, and the marks of turns in a `rendered` conversation.
+
+        Some vocabularies have such marks among their other added tokens. What a template itself looks for in messages,
+        `looked_for`, is none: it has to see it.
+        """
+        marks = {
+            token_id
+            for token_id, token in self._encoder.get_added_tokens_decoder().items()
+            if token.content in rendered and _reads_like_mark(token.content) and token.content not in looked_for
+        }
+        return ControlText(self._encoder, self._special_ids | marks, self.vocab_size)
 
     def decode(
         self, token_ids: Sequence[int], *, skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
@@ -167,6 +183,11 @@ class Tokenizer:
         return frozenset(ids[:1]) & self._special_ids
 
 
+def _reads_like_mark(token: str) -> bool:
+    """`<|im_start|>` does; a word or white space, which some vocabularies add as well, does not."""
+    return len(token) > 2 and not any(map(str.isspace, token)) and not token[0].isalnum() and not token[-1].isalnum()
+
+
 def _decoder_form(encoder: tokenizers.Tokenizer) -> dict[str, Any] | None:
     decoder = encoder.decoder
     return None if decoder is None else json.loads(decoder.__getstate__())
@@ -185,30 +206,18 @@ def load_configured_tokenizer(config: ServerConfig, source: ModelSource | None) 
     Raises:
         StartupError: tokenizer or chat template cannot be read, or are of a kind that is not supported.
     """
-    template = None
-    if config.chat_template is not None:
-        try:
-            template = Path(config.chat_template).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise StartupError(
-                f"the chat template `{config.chat_template}` cannot be read: {error}.", hint="check --chat-template"
-            ) from None
-    if source is None:
-        return load_scripted_tokenizer(chat_template=template)
-    return load_tokenizer(source, chat_template=template)
+    data = _scripted_data() if source is None else _read_data(source)
+    templates = choose_templates(config.chat_template, data.chat_templates)
+    return Tokenizer(dataclasses.replace(data, chat_templates=templates))
 
 
-def load_tokenizer(source: ModelSource, *, chat_template: str | None = None) -> Tokenizer:
-    """Load the tokenizer of a model; `chat_template` takes the place of the model's own.
+def load_tokenizer(source: ModelSource) -> Tokenizer:
+    """Load the tokenizer of a model, with its own chat templates.
 
     Raises:
         StartupError: it is missing, broken or of a kind that is not supported.
     """
-    if source.kind == "gguf":
-        data = read_gguf_tokenizer(GGUFFile(source.path).metadata)
-    else:
-        data = read_huggingface_tokenizer(source.path)
-    return Tokenizer(data if chat_template is None else dataclasses.replace(data, chat_template=chat_template))
+    return Tokenizer(_read_data(source))
 
 
 def load_scripted_tokenizer(*, chat_template: str | None = None) -> Tokenizer:
@@ -217,17 +226,27 @@ def load_scripted_tokenizer(*, chat_template: str | None = None) -> Tokenizer:
     Raises:
         StartupError: `chat_template`, given in its place, is not valid.
     """
+    data = _scripted_data()
+    return Tokenizer(data if chat_template is None else dataclasses.replace(data, chat_templates={DEFAULT: chat_template}))
+
+
+def _read_data(source: ModelSource) -> TokenizerData:
+    if source.kind == "gguf":
+        return read_gguf_tokenizer(GGUFFile(source.path).metadata)
+    return read_huggingface_tokenizer(source.path)
+
+
+def _scripted_data() -> TokenizerData:
     encoder = tokenizers.Tokenizer.from_str(_asset("scripted_tokenizer.json"))
     tokens = token_list(encoder)
-    data = TokenizerData(
+    return TokenizerData(
         encoder=encoder,
         tokens=tokens,
         special_ids=special_ids(encoder),
         eos_token_ids=frozenset({tokens.index("<|im_end|>"), tokens.index("<|endoftext|>")}),
         special_tokens={"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"},
-        chat_template=CHATML_TEMPLATE,
+        chat_templates={DEFAULT: builtin_template("chatml")},
     )
-    return Tokenizer(data if chat_template is None else dataclasses.replace(data, chat_template=chat_template))
 
 
 def scripted_text() -> str:

@@ -19,4 +19,4 @@ class TokenizerData:
     special_ids: frozenset[int]  # control tokens: hidden unless a request asks for them
     eos_token_ids: frozenset[int]  # from metadata, config and generation config
     special_tokens: dict[str, str] = field(default_factory=dict)  # bos_token, eos_token, ...: variables of the template
-    chat_template: str | None = None
+    chat_templates: dict[str, str] = field(default_factory=dict)  # by name; the one for any conversation is `default`

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.detokenizer.detokenizer_manager import DetokenizerManager
 from millstream.messages import Length, Replay, ReplayedRequest, Stop, TokenRow
+from millstream.messages.details import Logprobs, RowDetails
 from millstream.text.tokenizer import Tokenizer
 from tests.unit.detokenizer.harness import Outbox, Wire, batch, options, row
 
@@ -75,3 +77,18 @@ def test_a_replay_of_what_has_ended_leaves_a_live_request_of_the_same_name_alone
     manager.handle(batch(row("a", [], finish=Length(1))))
     assert [(r.text, r.finish) for r in outbox.rows("a")] == [("new", None), ("old", Length(1)), ("", Length(1))]
     assert len(manager) == 0
+
+
+@pytest.mark.parametrize("num_received", [0, 1, 2, 3])
+def test_details_go_on_where_the_client_is_and_the_prompts_come_with_the_first_row_alone(
+    tokenizer: Tokenizer, manager: DetokenizerManager, outbox: Outbox, num_received: int
+) -> None:
+    ids = tokenizer.encode("one two three", add_special_tokens=False)[:3]
+    told = Logprobs([-1.0, -2.0, -3.0], [[1], [2], [3]], [[-0.1], [-0.2], [-0.3]], [[], [], []])
+    prompt = Logprobs([-9.0], [[4]], [[-8.0]], [[]])
+    final = row("a", ids, finish=Length(3))
+    final.details = RowDetails(told, prompt, b"state")
+    manager.handle(Replay([ReplayedRequest(options("a"), final, num_received, 0)]))
+    (made,) = outbox.rows("a")
+    assert made.details == RowDetails(told.part(num_received), None if num_received else prompt, b"state")
+    assert len(made.details.logprobs.chosen) == len(made.token_ids) == 3 - num_received  # type: ignore[union-attr]

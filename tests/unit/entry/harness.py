@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
+
 from millstream.entry.generation import Origin
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.messages import GenerateReqInput, SamplingParams, Timing, TokenizedGenerateReqInput
@@ -14,11 +16,16 @@ from tests.support.engine import TOKENIZER, FakeEngine, engine_info, hold
 ORIGIN = Origin(api="test", model="tiny", prompt_param="prompt")
 
 
-def make(entry: int = 0) -> tuple[TokenizerManager, FakeEngine]:
+def make(entry: int = 0, **facts: Any) -> tuple[TokenizerManager, FakeEngine]:
     engine = FakeEngine()
     ledger = Ledger("entry", strict=True)
     manager = TokenizerManager(
-        tokenizer=TOKENIZER, to_scheduler=engine, engine=engine_info(), entry=entry, ledger=ledger, new_seed=lambda: 77
+        tokenizer=TOKENIZER,
+        to_scheduler=engine,
+        engine=msgspec.structs.replace(engine_info(), **facts),
+        entry=entry,
+        ledger=ledger,
+        new_seed=lambda: 77,
     )
     engine.handle = manager.handle
     return manager, engine

@@ -111,7 +111,7 @@ def test_a_deadline_that_passes_while_a_template_renders_is_a_504(monkeypatch: p
     async def scenario() -> None:
         entry = Entry(context_length=100_000)
         go = threading.Event()
-        monkeypatch.setattr(entry.service.template, "render", lambda *_, **__: "x" if go.wait(10) else "")
+        monkeypatch.setattr(entry.service.chat, "render", lambda *_, **__: "x" if go.wait(10) else "")
         body = {"messages": [{"role": "user", "content": "word " * 1000}], "timeout": 0.02}
         response = await post(entry.app, CHAT, body)
         go.set()

@@ -16,6 +16,7 @@ from millstream.messages import (
     SamplingParams,
     Stop,
 )
+from millstream.messages.details import LogprobParams
 from tests.support.asgi import run, until
 from tests.support.engine import CONTEXT_LENGTH, TOKENIZER
 from tests.unit.entry.harness import make, request, submit, submit_admitted, submit_held
@@ -220,5 +221,53 @@ def test_a_dead_scheduler_owes_no_verdicts() -> None:
         manager.fail_all(Failure(503, "dead", "service_unavailable_error"))
         # the new scheduler's verdict on the same rid is not taken for the old one's
         manager.release(await submit_admitted(manager, engine))
+
+    run(scenario())
+
+
+def test_log_probabilities_that_are_asked_for_go_along() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        params = LogprobParams(top=3, token_ids=(1,), prompt_start=2)
+        await submit(manager, request(input_ids=[5, 6], logprobs=params))
+        assert engine.requests[0].logprobs == params
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("params", "facts", "param"),
+    [
+        pytest.param(LogprobParams(), {"has_logprobs": False}, "logprobs", id="the executor has none"),
+        pytest.param(LogprobParams(top=129), {}, "top_logprobs", id="too many alternatives"),
+        pytest.param(LogprobParams(token_ids=(-1,)), {}, "token_ids_logprob", id="a negative id"),
+        pytest.param(LogprobParams(prompt_start=3), {}, "logprob_start_len", id="a start behind the prompt"),
+        pytest.param(LogprobParams(top=128, token_ids=(7,) * 1024), {"context_length": 1 << 20}, "logprobs", id="too much"),
+    ],
+)
+def test_log_probabilities_that_cannot_be_told_are_refused_before_anything_is_sent(
+    params: LogprobParams, facts: dict[str, Any], param: str
+) -> None:
+    async def scenario() -> None:
+        manager, engine = make(**facts)
+        with pytest.raises(RequestError) as caught:
+            await submit(manager, request("r-0"), request("r-1", input_ids=[5, 6], logprobs=params))
+        assert caught.value.param == param
+        assert (engine.sent, manager.live_requests) == ([], 0)
+
+    run(scenario())
+
+
+def test_the_prompts_of_a_call_are_told_of_within_one_limit() -> None:
+    async def scenario() -> None:
+        manager, engine = make(context_length=1 << 20)
+        ids, params = [5] * 2000, LogprobParams(top=128, token_ids=(7,) * 200, prompt_start=0)
+        short = SamplingParams(max_new_tokens=1)
+        requests = [request(f"r-{i}", input_ids=ids, logprobs=params, sampling=short) for i in range(5)]
+        await submit(manager, *requests[:4])
+        engine.requests.clear()
+        with pytest.raises(RequestError, match="4194304") as caught:
+            await submit(manager, *requests, rid="other")
+        assert caught.value.param == "logprobs"
 
     run(scenario())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from millstream.execution.interface import ForwardBatch, ForwardRow
 from millstream.execution.scripted import ScriptedExecutor, _book, load_scripted_executor
 from millstream.execution.scripted_rules import Script
 from millstream.messages import SamplingParams
+from millstream.messages.details import LogprobParams, no_logprobs
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer, scripted_text
 
 EOS = 2
@@ -378,3 +380,56 @@ def test_the_state_of_a_prompt_follows_from_its_ids_or_from_the_embeddings_in_th
     assert len({values.tobytes() for values in (first, second, embedded) if values is not None}) == 3
     rows[0].end = 0  # a chunk before the last
     assert executor.forward(ForwardBatch(rows[:1])).hidden == {}
+
+
+def zipf(rank: int) -> float:
+    """The log probability of the id at this rank of the scripted distribution."""
+    size = TOKENIZER.vocab_size
+    return -math.log(rank + 1) - math.log(math.fsum(1 / (each + 1) for each in range(size)))
+
+
+@pytest.mark.parametrize("script", [None, "inline"])
+def test_what_is_said_is_the_most_likely_and_the_other_ids_follow_round_the_vocabulary(script: str | None) -> None:
+    executor, _ = make(script)
+    row = make_row(scripted({"ids": [TOKENIZER.vocab_size - 1]}, ["two ", "pieces"]))
+    row.logprobs = LogprobParams(top=3, token_ids=(0, TOKENIZER.vocab_size - 2))
+    output = executor.forward(ForwardBatch([row]))
+    said, told = output.token_ids[0], output.logprobs[0]
+    assert told.chosen == pytest.approx([zipf(0)] * len(said), abs=1e-6)
+    for token_id, ids, values, asked in zip(said, told.top_ids, told.top, told.asked, strict=True):
+        assert ids == [(token_id + rank) % TOKENIZER.vocab_size for rank in range(3)]
+        assert values == pytest.approx([zipf(rank) for rank in range(3)], abs=1e-6)
+        assert asked[0] == pytest.approx(zipf(-token_id % TOKENIZER.vocab_size), abs=1e-6)
+    assert output.prompt_logprobs == {}
+
+
+@pytest.mark.parametrize("size", [1, 3, 600])
+def test_a_prompt_is_expected_to_count_up_however_it_is_cut(size: int) -> None:
+    executor, _ = make(None)
+    row = make_row("hi")
+    row.token_ids = [5, 6, 6, 5, TOKENIZER.vocab_size - 1, 0] * 100
+    row.num_prompt_tokens = len(row.token_ids)
+    row.logprobs = LogprobParams(top=1, prompt_start=2)
+    told = no_logprobs()
+    for start in range(0, 600, size):
+        row.start, row.end = start, min(start + size, 600)
+        row.sample = row.end == 600
+        told.extend(executor.forward(ForwardBatch([row])).prompt_logprobs.get(0, no_logprobs()))
+    assert len(told.chosen) == 598
+    pairs = list(zip(row.token_ids[1:], row.token_ids[2:], strict=False))
+    ranks = [(token_id - before - 1) % TOKENIZER.vocab_size for before, token_id in pairs]
+    assert told.chosen == pytest.approx([zipf(rank) for rank in ranks], abs=1e-6)
+    assert [ids[0] for ids in told.top_ids] == [(before + 1) % TOKENIZER.vocab_size for before, _ in pairs]
+
+
+def test_tokens_of_a_draft_and_rows_that_failed_are_told_of_as_they_are() -> None:
+    executor, _ = make(None)
+    endless = encode(scripted_text())
+    row = make_row("hi")
+    row.draft, row.logprobs = endless[:3], LogprobParams()
+    assert len(executor.forward(ForwardBatch([row])).logprobs[0].chosen) == 4
+    executor, _ = make()
+    row = make_row(scripted("a", fault={"kind": "error"}))
+    row.logprobs = LogprobParams(prompt_start=0)
+    output = executor.forward(ForwardBatch([row]))
+    assert (list(output.errors), output.logprobs, output.prompt_logprobs) == ([0], {}, {})

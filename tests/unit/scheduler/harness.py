@@ -236,6 +236,7 @@ class Desk:
         order: Order | None = None,
         clock: Callable[[], float] | None = None,
         speculation: SpeculationOptions | None = None,
+        num_pages: int | None = None,
         **limits: Any,
     ) -> None:
         capabilities = executor.capabilities
@@ -245,7 +246,8 @@ class Desk:
         self._num_submitted = 0
         self._rids: dict[int, str] = {}  # by slot
         self.asked_entries: list[int] = []  # the workers that were sent something, one for each message in `to_entry`
-        self.pool = KVPool(num_pages=capabilities.num_pages, page_size=capabilities.page_size)
+        # `num_pages`: fewer than the executor has
+        self.pool = KVPool(num_pages=num_pages or capabilities.num_pages, page_size=capabilities.page_size)
         defaults = {
             "max_running_requests": 8,
             "max_queued_requests": 64,

@@ -8,6 +8,7 @@ import pytest
 
 from millstream.errors import ContextLengthExceeded, DuplicateRid, MillstreamError, OverloadError, RequestError
 from millstream.messages import Rejection, SamplingParams, Timing, TokenizedGenerateReqInput
+from millstream.messages.details import LogprobParams
 from millstream.scheduler.admission import Limits, check, rejection
 
 LIMITS = Limits(
@@ -20,12 +21,15 @@ LIMITS = Limits(
 )
 
 
-def request(num_tokens: int = 4, max_new: int = 4, *, token_id: int = 1, **sampling: Any) -> TokenizedGenerateReqInput:
+def request(
+    num_tokens: int = 4, max_new: int = 4, *, token_id: int = 1, logprobs: LogprobParams | None = None, **sampling: Any
+) -> TokenizedGenerateReqInput:
     return TokenizedGenerateReqInput(
         rid="r",
         input_ids=[token_id] * num_tokens,
         sampling=SamplingParams(**sampling),
         max_new_tokens=max_new,
+        logprobs=logprobs,
         timing=Timing(),
     )
 
@@ -41,6 +45,9 @@ def request(num_tokens: int = 4, max_new: int = 4, *, token_id: int = 1, **sampl
         pytest.param(request(token_id=-7), {}, 0, 0, RequestError, id="a negative token id"),
         pytest.param(request(min_p=5.0), {}, 0, 0, RequestError, id="a sampling value out of range"),
         pytest.param(request(logit_bias={10**9: 1.0}), {}, 0, 0, RequestError, id="a bias beyond the vocabulary"),
+        pytest.param(request(logprobs=LogprobParams(5, (49,), 4)), {}, 0, 0, None, id="all log probabilities there are"),
+        pytest.param(request(logprobs=LogprobParams(token_ids=(50,))), {}, 0, 0, RequestError, id="one beyond the vocabulary"),
+        pytest.param(request(logprobs=LogprobParams(prompt_start=5)), {}, 0, 0, RequestError, id="one beyond the prompt"),
         pytest.param(request(10, 0), {}, 0, 0, None, id="a prompt that fills the context and is only computed"),
         pytest.param(request(4, -1), {}, 0, 0, RequestError, id="fewer new tokens than none asked for"),
         pytest.param(request(), {"r": 1}, 0, 0, DuplicateRid, id="its rid is live"),

@@ -6,7 +6,10 @@ import pytest
 
 from millstream.errors import RequestError, StartupError
 from millstream.text.chat_template import ChatTemplate
-from millstream.text.tokenizer import CHATML_TEMPLATE, Tokenizer
+from millstream.text.template_sources import builtin_template
+from millstream.text.tokenizer import Tokenizer
+
+CHATML = builtin_template("chatml")
 
 PLAIN = "{% for m in messages %}<{{m.role}}>{{ m.content }}{% endfor %}"
 PARTS_ONLY = (
@@ -26,7 +29,7 @@ def render(source: str, messages: list[dict[str, Any]], **options: Any) -> str:
     return ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}).render(messages, **options)
 
 
-@pytest.mark.parametrize("source", [PLAIN, CHATML_TEMPLATE, TRIMMING, PARTS_ONLY])
+@pytest.mark.parametrize("source", [PLAIN, CHATML, TRIMMING, PARTS_ONLY])
 def test_text_parts_render_as_the_joined_string_does(source: str) -> None:
     parts = [{"type": "text", "text": "Hello "}, {"type": "text", "text": "world"}]
     text = render(source, [user(parts)])
@@ -223,7 +226,7 @@ def test_a_continued_message_is_open_at_its_end(content: object) -> None:
     messages = [user("Tell"), {"role": "assistant", "content": content}]
     text = content if isinstance(content, str) else "Once upon"
     expected = f"<|im_start|>user\nTell<|im_end|>\n<|im_start|>assistant\n{text}"
-    assert render(CHATML_TEMPLATE, messages, continue_final_message=True) == expected
+    assert render(CHATML, messages, continue_final_message=True) == expected
     assert render(TRIMMING, messages, continue_final_message=True).endswith(f"[assistant]{text}")
 
 
@@ -271,7 +274,7 @@ def test_a_variable_may_have_any_other_name() -> None:
 @pytest.mark.parametrize(
     ("source", "closing"),
     [
-        (CHATML_TEMPLATE, "<|im_end|>\n"),
+        (CHATML, "<|im_end|>\n"),
         ("{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}", "</s>"),
         ("{% for m in messages %}{{ m.content }}{% endfor %}", ""),
         ("{{ raise_exception('no') }}", ""),

@@ -65,7 +65,7 @@ async def _whole(exchange: Exchange, service: Service, call: Call, generation: G
 class _MessageStream:
     """The `StreamForm` of /v1/messages: one message of one text block, as it comes."""
 
-    def __init__(self, call: Call, generation: Generation, request_id: str | None) -> None:
+    def __init__(self, call: Call, generation: Generation, request_id: str) -> None:
         self._call = call
         self._generation = generation
         self._request_id = request_id

@@ -29,13 +29,13 @@ def item_count(request: PromptFields) -> int:
     return len(contents) + sum(len(each) for each in (*contents, request.system) if isinstance(each, list))
 
 
-def to_chat(request: PromptFields, *, template_uses_tools: bool) -> list[dict[str, Any]]:
+def to_chat(request: PromptFields, *, writes_tool_calls: bool) -> list[dict[str, Any]]:
     """The chat messages of a request. Where the last one is the assistant's, it is to be continued.
 
     Raises:
         RequestError: something cannot be read, or a template could not write it; `param` is its path.
     """
-    chat = _Chat(template_uses_tools=template_uses_tools)
+    chat = _Chat(writes_tool_calls=writes_tool_calls)
     if request.system:
         chat.add_text("system", text_of(request.system, "system", between=PARAGRAPH))
     for index, item in enumerate(request.messages):
@@ -49,24 +49,30 @@ def to_chat(request: PromptFields, *, template_uses_tools: bool) -> list[dict[st
             chat.add_text("system", text_of(message.content, f"{where}.content"))
     if chat.turns and "tool_calls" in chat.turns[-1]:
         raise RequestError("messages ends with a tool_use; a user message with its tool_result must follow.", param="messages")
-    return chat.turns
+    return chat.finished()
 
 
 class _Chat:
-    """Chat messages in the making."""
+    """Chat messages in the making. What a turn says and thinks are lists of texts until the end: it may be in many pieces."""
 
-    def __init__(self, *, template_uses_tools: bool) -> None:
+    def __init__(self, *, writes_tool_calls: bool) -> None:
         self.turns: list[dict[str, Any]] = []
-        self._uses_tools = template_uses_tools
+        self._writes_tool_calls = writes_tool_calls
         self._tool_names: dict[str, str] = {}  # of the calls so far, by their ids
+
+    def finished(self) -> list[dict[str, Any]]:
+        """The chat messages."""
+        for turn in self.turns:
+            turn["content"] = PARAGRAPH.join(filter(None, turn["content"]))
+            if "reasoning_content" in turn:
+                turn["reasoning_content"] = "".join(turn["reasoning_content"])
+        return self.turns
 
     def add_text(self, role: str, text: str) -> dict[str, Any]:
         """Add `text` to the turn of `role`, which is the last one or a new one; returns it."""
         if not self.turns or self.turns[-1]["role"] != role:
-            self.turns.append({"role": role, "content": text})
-        else:
-            last = self.turns[-1]
-            last["content"] = PARAGRAPH.join(filter(None, (last["content"], text)))
+            self.turns.append({"role": role, "content": []})
+        self.turns[-1]["content"].append(text)
         return self.turns[-1]
 
     def add_user(self, message: Message, where: str) -> None:
@@ -86,7 +92,7 @@ class _Chat:
                 self.add_text("user", "".join(texts))
                 texts.clear()
             result = text_of(block.content, f"{at}.content")
-            self.turns.append({"role": "tool", "tool_call_id": block.tool_use_id, "name": name, "content": result})
+            self.turns.append({"role": "tool", "tool_call_id": block.tool_use_id, "name": name, "content": [result]})
         if texts or not message.content:
             self.add_text("user", "".join(texts))
 
@@ -110,10 +116,10 @@ class _Chat:
                 calls.append({"id": block.id, "type": "function", "function": function})
         turn = self.add_text("assistant", "".join(texts))
         if thoughts:
-            turn["reasoning_content"] = turn.get("reasoning_content", "") + "".join(thoughts)
+            turn.setdefault("reasoning_content", []).extend(thoughts)
         if calls:
-            turn["tool_calls"] = [*turn.get("tool_calls", []), *calls]
+            turn.setdefault("tool_calls", []).extend(calls)
 
     def _check_tools(self, where: str) -> None:
-        if not self._uses_tools:
+        if not self._writes_tool_calls:
             raise RequestError(f"{where} belongs to a tool call, which this model's chat template cannot write.", param=where)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import msgspec
@@ -28,7 +27,7 @@ def error_type(status: int) -> str:
     return _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
 
 
-def error_object(failure: Failure, request_id: str | None) -> dict[str, Any]:
+def error_object(failure: Failure, request_id: str) -> dict[str, Any]:
     """`{"type": "error", "error": {"type", "message", "details"}, "request_id"}`.
 
     `details` is there where we know more: `error_code`, our word for the cause, and `param`, the field.
@@ -40,15 +39,11 @@ def error_object(failure: Failure, request_id: str | None) -> dict[str, Any]:
 
 
 class MessagesDialect:
-    """See `http.dialect`. Every answer has an id: the client's, or ours."""
+    """See `http.dialect`."""
 
     id_headers: tuple[bytes, ...] = (b"request-id", b"x-request-id")
     sign_of_life: bytes = PING
 
-    def new_id(self) -> str | None:
-        """A new id."""
-        return f"req_{uuid.uuid4().hex}"
-
-    def error_body(self, failure: Failure, request_id: str | None) -> bytes:
+    def error_body(self, failure: Failure, request_id: str) -> bytes:
         """See `error_object`."""
         return msgspec.json.encode(error_object(failure, request_id))

@@ -41,7 +41,8 @@ async def _run(exchange: Exchange, service: Service, request: MessagesRequest, r
     call = Call(
         request=GenerateReqInput(
             rid=rid,
-            text=prompt,
+            text=prompt if isinstance(prompt, str) else None,
+            input_ids=None if isinstance(prompt, str) else prompt,
             add_special_tokens=False,
             sampling=sampling,
             cache_namespace=cache_namespace(request.cache_salt, request.extra_key),
@@ -76,13 +77,13 @@ async def _count(exchange: Exchange, service: Service, request: PromptFields) ->
 
 
 def to_sampling(request: MessagesRequest) -> SamplingParams:
-    """The sampling parameters. `max_tokens` is no part of them: it is shortened to what the context leaves.
+    """The sampling parameters. Their limit is open but for 0, which makes nothing: the context may shorten `max_tokens`.
 
     Raises:
         RequestError: a value is out of Anthropic's range.
     """
-    if not 1 <= request.max_tokens <= MAX_COUNT:
-        raise RequestError(f"max_tokens is {request.max_tokens}; it must be from 1 to {MAX_COUNT}.", param="max_tokens")
+    if not 0 <= request.max_tokens <= MAX_COUNT:
+        raise RequestError(f"max_tokens is {request.max_tokens}; it must be from 0 to {MAX_COUNT}.", param="max_tokens")
     if not 0.0 <= request.temperature <= MAX_TEMPERATURE:
         raise RequestError(
             f"temperature is {request.temperature}; it must be from 0 to {MAX_TEMPERATURE:g}.", param="temperature"
@@ -97,7 +98,7 @@ def to_sampling(request: MessagesRequest) -> SamplingParams:
         seed=request.seed,
         stop=request.stop_sequences,
     )
-    return fields.to_sampling(max_new_tokens=None, min_new_tokens=0)
+    return fields.to_sampling(max_new_tokens=None if request.max_tokens else 0, min_new_tokens=0)
 
 
 def _check_stop_sequences(texts: list[str]) -> None:
@@ -113,13 +114,13 @@ def _check_stop_sequences(texts: list[str]) -> None:
             )
 
 
-async def prompt_of(service: Service, request: PromptFields) -> str:
-    """The prompt text of a conversation. A last message of the assistant is continued.
+async def prompt_of(service: Service, request: PromptFields) -> str | list[int]:
+    """The prompt of a conversation, text or ids. A last message of the assistant is continued.
 
     Raises:
         RequestError: it cannot be read or written.
     """
-    convert = partial(to_chat, request, template_uses_tools=service.template.uses_tools)
+    convert = partial(to_chat, request, writes_tool_calls=service.chat.template_for(has_tools=True).writes_tool_calls)
     chat = await service.manager.prompts.off_loop(ITEM_CHARS * item_count(request), convert)
     continues = bool(chat) and chat[-1]["role"] == "assistant"
     rendering = render(

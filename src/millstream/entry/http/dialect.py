@@ -7,6 +7,7 @@ words of the API that its client speaks. Asked by the exchange, and by the HTTP 
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -30,26 +31,18 @@ class Dialect(Protocol):
         """What a stream sends where it has had nothing to send for long."""
         ...
 
-    def new_id(self) -> str | None:
-        """The id of a request whose client gave none; None where it then has none."""
-        ...
-
-    def error_body(self, failure: Failure, request_id: str | None) -> bytes:
+    def error_body(self, failure: Failure, request_id: str) -> bytes:
         """The JSON of an error."""
         ...
 
 
 class OpenAIDialect:
-    """OpenAI's error envelope; a client's own id is echoed."""
+    """OpenAI's error envelope."""
 
     id_headers: tuple[bytes, ...] = (b"x-request-id",)
     sign_of_life: bytes = b": keep-alive\n\n"  # a comment: clients parse every data line as JSON
 
-    def new_id(self) -> str | None:
-        """None."""
-        return None
-
-    def error_body(self, failure: Failure, request_id: str | None) -> bytes:
+    def error_body(self, failure: Failure, request_id: str) -> bytes:
         """`{"error": {"message", "type", "param", "code"}}`."""
         return error_body(failure)
 
@@ -63,7 +56,7 @@ def dialect_of(path: str) -> Dialect:
     return next((dialect for prefix, dialect in _BY_PREFIX if path == prefix or path.startswith(prefix + "/")), OPENAI)
 
 
-def request_id(headers: Sequence[Header], dialect: Dialect) -> str | None:
-    """The id of a request with these headers: its client's own, `X-Request-Id`, or what the dialect has for others."""
+def request_id(headers: Sequence[Header]) -> str:
+    """The id of a request with these headers: its client's own, `X-Request-Id`, or a new one like OpenAI's and Anthropic's."""
     given = next((value for name, value in headers if name == b"x-request-id"), None)
-    return given.decode("ascii") if given is not None and _REQUEST_ID.fullmatch(given) else dialect.new_id()
+    return given.decode("ascii") if given is not None and _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"

@@ -35,9 +35,7 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """One request and its answer. `request_id` is the client's `X-Request-Id`, or ours where the dialect of the path wants one:
-    answered and logged, never a key.
-    """
+    """One request and its answer. `request_id` is the client's `X-Request-Id` or ours: answered and logged, never a key."""
 
     def __init__(self, scope: Message, receive: Receive, send: Send, *, max_body_bytes: int) -> None:
         self.method: str = scope["method"]
@@ -56,7 +54,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._max_body_bytes = max_body_bytes
-        self.request_id = request_id(self._headers, self.dialect)
+        self.request_id = request_id(self._headers)
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, by its lower-case name."""
@@ -182,9 +180,8 @@ class Exchange:
     async def _start(self, status: int, headers: list[Header]) -> None:
         self.started = True
         headers += self.more_headers
-        if self.request_id is not None:
-            value = self.request_id.encode("ascii")
-            headers += [(name, value) for name in self.dialect.id_headers]
+        value = self.request_id.encode("ascii")
+        headers += [(name, value) for name in self.dialect.id_headers]
         await self._write({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _write(self, message: Message) -> None:

@@ -31,6 +31,8 @@ MAX_AHEAD = 16  # requests that may wait for the answer to an earlier one
 MAX_AHEAD_BYTES = 64 * 1024  # body of the newest of them
 MIN_BYTES_PER_S = 1024  # a request that comes more slowly, after the read timeout, only keeps a place from others
 EXTRA_TIMEOUT_S = 1.0  # what a connection too many may be silent for
+LINGER_S = 1.0  # what a client gets to read why it was refused,
+LINGER_BYTES = 1024 * 1024  # and may send meanwhile
 _OVERHEAD = 4  # bytes of `: ` and the line break
 
 
@@ -51,6 +53,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _unparsed_bytes = 0  # read since then: headers, trailers or chunk extensions that have not come to an end
     _header_bytes = 0
     _deaf = False  # what still comes is thrown away; the connection ends after the running answer
+    _deaf_bytes = 0
+    _is_refused = False  # the last that this client hears of us is on its way
     _failure: Failure | None = None  # why a parser callback raised
     _unsent = 0
     _read_at = 0.0
@@ -73,6 +77,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._read_at = self.loop.time()
         if self._deaf:
+            self._deaf_bytes += len(data)
+            if self._is_refused and self._deaf_bytes > LINGER_BYTES:
+                self.transport.close()
             return
         self._progress = False
         super().data_received(data)
@@ -130,6 +137,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def check_timeouts(self, now: float) -> None:
         """End the connection where the client owes bytes, or leaves ours unread, for too long."""
+        if self._is_refused:
+            return
         unsent = self.transport.get_write_buffer_size()
         if unsent == 0 or unsent < self._unsent or self._answering():
             self._taken_at = now
@@ -195,23 +204,28 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if running is not None and not running.response_complete and (running.response_started or not running.more_body):
             self._stop_listening()
             return
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_refused:
             return
-        self._deaf = True
+        self._deaf = self._is_refused = True
         if self.cycle is not None and self.cycle.scope is self.scope and self.cycle.response_complete:
             self.transport.close()  # answered before it was complete
             return
         dialect = dialect_of(self.url.partition(b"?")[0].decode("latin-1"))
-        id_ = request_id(self.headers or (), dialect)
+        id_ = request_id(self.headers or ())
         body = dialect.error_body(failure, id_)
         retry = "" if failure.retry_after_s is None else f"retry-after: {failure.retry_after_s}\r\n"
-        ids = "" if id_ is None else "".join(f"{name.decode()}: {id_}\r\n" for name in dialect.id_headers)
+        ids = "".join(f"{name.decode()}: {id_}\r\n" for name in dialect.id_headers)
         head = (
             f"HTTP/1.1 {failure.status} {http.HTTPStatus(failure.status).phrase}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\n{retry}{ids}connection: close\r\n\r\n"
         )
         self.transport.write(head.encode("ascii") + body)
-        self.transport.close()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Say that this was all, and read on for a moment: closed over unread bytes, a connection may lose the answer."""
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
 
     def _stop_listening(self) -> None:
         """Read on, only to see the client leave, and close after the running answer. HTTP lets a client send the rest again."""

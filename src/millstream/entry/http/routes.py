@@ -1,4 +1,4 @@
-"""The table of routes: what answers what, which fields a body has, whose key it takes. The app follows it; docs too."""
+"""The table of routes: what answers what, which fields a body has, whose key it takes. The app follows it, and the docs."""
 
 from __future__ import annotations
 

@@ -52,6 +52,7 @@ async def _run(exchange: Exchange, service: Service, request: ScoreRequest, rece
     if isinstance(prompts[0], str):
         encoding = manager.prompts.encode_all(prompts, add_special_tokens=True)
         prompts = await before(deadline, received, service.clock, encoding)
+    _check_tokens(prompts, service.config.queued_tokens_limit(manager.engine.context_length))
     requests = [
         GenerateReqInput(
             rid=rid if len(prompts) == 1 else f"{rid}-{index}",
@@ -119,6 +120,12 @@ def make_prompts(request: ScoreRequest, places: int) -> Any:
             param="items",
         )
     return [item + query if request.item_first else query + item for item in items]
+
+
+def _check_tokens(prompts: list[list[int]], limit: int) -> None:
+    """Refuse more than an idle server would let wait: that could never be admitted."""
+    if (count := sum(map(len, prompts))) > limit:
+        raise RequestError(f"The items' prompts have {count} tokens in all; at most {limit} are allowed.", param="items")
 
 
 def _failure(finish: FinishReason) -> Failure | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from millstream.entry.http.exchange import Exchange
@@ -32,18 +33,16 @@ async def _tokenize(exchange: Exchange, service: Service, request: TokenizeReque
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("Exactly one of prompt and messages must be given.", param="prompt")
     add_special_tokens = request.add_special_tokens and request.messages is None  # a template writes its own
+    texts: Sequence[str | list[int]] = request.prompt if isinstance(request.prompt, list) else [request.prompt or ""]
     if request.messages is not None:
-        texts = [
-            await render(
-                service,
-                request.messages,
-                add_generation_prompt=request.add_generation_prompt,
-                continue_final_message=request.continue_final_message,
-                kwargs=request.chat_template_kwargs,
-            )
-        ]
-    else:
-        texts = request.prompt if isinstance(request.prompt, list) else [request.prompt or ""]
+        rendering = render(
+            service,
+            request.messages,
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            kwargs=request.chat_template_kwargs,
+        )
+        texts = [await rendering]
     _check_texts(texts, manager.engine.context_length, param="prompt" if request.messages is None else "messages")
     ids = await manager.prompts.encode_all(texts, add_special_tokens=add_special_tokens)
     several = isinstance(request.prompt, list)
@@ -56,7 +55,7 @@ async def _tokenize(exchange: Exchange, service: Service, request: TokenizeReque
     )
 
 
-def _check_texts(texts: list[str], context_length: int, *, param: str) -> None:
+def _check_texts(texts: Sequence[str | list[int]], context_length: int, *, param: str) -> None:
     """Text to be counted may be longer than the context, within reason."""
     if len(texts) > MAX_ITEMS:
         raise RequestError(f"prompt has {len(texts)} items; at most {MAX_ITEMS} are allowed.", param=param)

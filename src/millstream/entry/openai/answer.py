@@ -24,6 +24,7 @@ from millstream.entry.release import release_after
 from millstream.entry.service import Service
 from millstream.entry.sse import DONE, error_event
 from millstream.entry.stream import stream_answer
+from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.entry.whole import Whole, collect
 from millstream.messages import Abort, FinishReason, GenerateReqInput, TextRow
 
@@ -70,16 +71,19 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
     head = call.head(call.shape.chunk_object if call.fields.stream else call.shape.object, service)
     generation = await manager.generate_request(call.rid, call.requests, call.origin)
     with release_after(manager, generation):
-        parts = await _choice_parts(service, call, generation)
+        parts = await _choice_parts(manager, call, generation)
         if call.fields.stream:
             await stream_answer(exchange, service, generation, _ChunkStream(call, generation, parts, head))
         else:
-            await _whole(exchange, service, call, generation, parts, head)
+            made = await collect(generation, _Ends(call).failure)
+            work = partial(_body, call, Tally(generation, call.choices_each), parts, head, made)
+            await exchange.send_json(await manager.prompts.off_loop(_num_values(made), work))
+            generation.stamp_written(service.clock(), last=True)
 
 
-async def _choice_parts(service: Service, call: Call, generation: Generation) -> list[ChoiceParts]:
+async def _choice_parts(manager: TokenizerManager, call: Call, generation: Generation) -> list[ChoiceParts]:
     """What is seen of each choice, with the text of prompts that are echoed; long ids are decoded off the event loop."""
-    tokenizer = service.text.tokenizer
+    tokenizer = manager.tokenizer
     view = View(
         wanted=call.wanted,
         is_chat=call.shape.opening is not None,
@@ -89,9 +93,9 @@ async def _choice_parts(service: Service, call: Call, generation: Generation) ->
     skip = call.fields.skip_special_tokens
     echoes: list[str | None] = [None] * len(call.requests)
     if call.echo is not None:
-        size = sum(map(len, call.echo))
+        size = sum(len(prompt) for prompt in call.echo if isinstance(prompt, list))
         decode = partial(_texts, call.echo, lambda ids: tokenizer.decode(ids, skip_special_tokens=skip))
-        texts = await service.manager.prompts.off_loop(size, decode)
+        texts = await manager.prompts.off_loop(size, decode)
         echoes = [text for text in texts for _ in range(call.choices_each)]
     return [
         ChoiceParts(view, state.obj.sampling, state.input_ids, echo)
@@ -128,11 +132,12 @@ class _Ends:
         return not isinstance(finish, Abort) or (self._several and finish.cause == "aborted")
 
 
-async def _whole(
-    exchange: Exchange, service: Service, call: Call, generation: Generation, parts: list[ChoiceParts], head: Json
-) -> None:
-    made = await collect(generation, _Ends(call).failure)
-    tally = Tally(generation, call.choices_each)
+def _num_values(made: list[Whole]) -> int:
+    """How many log probabilities there are to write: each costs about what a character of a prompt does."""
+    return sum(choice.details.num_values for choice in made if choice.details is not None)
+
+
+def _body(call: Call, tally: Tally, parts: list[ChoiceParts], head: Json, made: list[Whole]) -> Json:
     shown = best_of(made, width=call.choices_each, n=call.fields.n)
     body: Json = {
         **head,
@@ -143,8 +148,7 @@ async def _whole(
         body["prompt_token_ids"] = tally.prompt_token_ids(several=call.several_prompts)
     if call.shape.opening is not None and call.wanted.prompt is not None:  # vLLM has it there in chats
         body["prompt_logprobs"] = parts[0].prompt_logprobs(made[0].details, made[0].finish)
-    await exchange.send_json(body)
-    generation.stamp_written(service.clock(), last=True)
+    return body
 
 
 def _choice(call: Call, index: int, made: Whole, parts: ChoiceParts) -> Json:

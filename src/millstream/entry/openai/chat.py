@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: messages become one prompt text through the chat template."""
+"""POST /v1/chat/completions: messages become one prompt through the chat template."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.entry.openai.protocol import CHAT, ChatCompletionRequest
 from millstream.entry.openai.wanted import Wanted
 from millstream.entry.priority import check_priority
 from millstream.entry.service import Service
-from millstream.entry.tokenize import ITEM_CHARS
+from millstream.entry.tokenize import INLINE_CHARS, ITEM_CHARS
 from millstream.errors import RequestError
 
 
@@ -86,27 +86,36 @@ async def render(
     add_generation_prompt: bool | None,
     continue_final_message: bool,
     kwargs: dict[str, Any],
-) -> str:
-    """The prompt text of a conversation, rendered off the event loop where it is long.
+) -> str | list[int]:
+    """The prompt of a conversation, made off the event loop where it is long: text or, where only those are right, ids.
 
     Raises:
         RequestError: the messages are wrong, or the template refuses them.
     """
-    template, prompts = service.template, service.manager.prompts
+    chat, prompts = service.chat, service.manager.prompts
     if continue_final_message and add_generation_prompt:
         raise RequestError(
             "continue_final_message and add_generation_prompt exclude each other.", param="continue_final_message"
         )
     if add_generation_prompt is None:
         add_generation_prompt = not continue_final_message
-    check_messages(messages, template_uses_tools=template.uses_tools)
+    first_tooled = check_messages(messages)
+    template = chat.template_for(has_tools=first_tooled is not None)
+    if first_tooled is not None and not template.writes_tool_calls:
+        where = f"messages[{first_tooled}]"
+        raise RequestError(f"{where} belongs to a tool call, which this model's chat template cannot write.", param=where)
     size = text_size(messages)
     prompts.check_size(size, "messages")
     work = partial(
-        template.render,
+        chat.render,
+        template,
         messages,
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         kwargs=kwargs,
     )
-    return await prompts.off_loop(size + ITEM_CHARS * (item_count(messages) - 1), work)
+    cost = size + ITEM_CHARS * (item_count(messages) - 1)
+    text = await prompts.off_loop(max(cost, INLINE_CHARS + 1) if template.is_slow else cost, work)
+    if not chat.needs_ids(text):
+        return text
+    return await prompts.encode(text, add_special_tokens=False, param="messages", encode=chat.encode)

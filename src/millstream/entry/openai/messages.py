@@ -8,17 +8,18 @@ from millstream.errors import RequestError
 from millstream.text.conversation import MAX_MESSAGES
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_FIELDS = frozenset({"role", "content", "name", "refusal", "reasoning_content", "tool_calls", "tool_call_id"})
+_FIELDS = frozenset({"role", "content", "name", "refusal", "reasoning_content", "reasoning", "tool_calls", "tool_call_id"})
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")  # clients send whole earlier answers back, with everything they did not use
 _NEEDS_TOOLS = ("tool_calls", "tool_call_id")
 
 
-def check_messages(messages: list[dict[str, Any]], *, template_uses_tools: bool) -> None:
-    """Check number, roles and field names.
+def check_messages(messages: list[dict[str, Any]]) -> int | None:
+    """Check number, roles and field names; returns the index of the first message that belongs to a tool call.
 
     Raises:
-        RequestError: too many, an unknown role or field, or a tool call that the template would drop; `param` names it.
+        RequestError: too many, or an unknown role or field; `param` names it.
     """
+    first_tooled = None
     if len(messages) > MAX_MESSAGES:
         raise RequestError(f"messages has {len(messages)} items; at most {MAX_MESSAGES} are allowed.", param="messages")
     for index, message in enumerate(messages):
@@ -32,8 +33,9 @@ def check_messages(messages: list[dict[str, Any]], *, template_uses_tools: bool)
                     f"Unrecognized or unsupported field `{name}` in {where}.", param=f"{where}.{name}", code="unknown_parameter"
                 )
         tooled = role in ("tool", "function") or any(message.get(name) not in _EMPTY for name in _NEEDS_TOOLS)
-        if tooled and not template_uses_tools:
-            raise RequestError(f"{where} belongs to a tool call, which this model's chat template cannot write.", param=where)
+        if tooled and first_tooled is None:
+            first_tooled = index
+    return first_tooled
 
 
 def text_size(messages: list[dict[str, Any]]) -> int:

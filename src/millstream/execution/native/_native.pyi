@@ -81,8 +81,13 @@ class Model:
     def draw(self, rows: Sequence[tuple[int, float, int, float, float, int, int]]) -> list[int]:
         """Draw tokens: rows of (output, temperature, top_k, top_p, min_p, seed, index of the output token)."""
 
-    def summarize(self, spans: Sequence[tuple[int, int, int]]) -> list[tuple[NDArray[np.float64], NDArray[np.int32]]]:
-        """Look at spans of the last step's outputs, (first, count, top): the logarithm of each one's sum, and its top ids."""
+    def tell(
+        self, questions: Sequence[tuple[int, Sequence[int], int, Sequence[int]]]
+    ) -> list[tuple[list[float], list[list[int]], list[list[float]], list[list[float]]]]:
+        """Return log probabilities of tokens behind outputs of the last step: the columns of a `Logprobs` for each question.
+
+        Questions are (first output, token ids, top, other ids).
+        """
 
     def copy_page(self, source: int, target: int) -> None: ...
     def heal_page(self, page: int) -> None:

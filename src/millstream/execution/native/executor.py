@@ -22,7 +22,7 @@ from millstream.checkpoint.weights import open_checkpoint
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
-from millstream.execution.logprobs import Summary, note_prompt, prompt_positions, tell
+from millstream.execution.logprobs import note_prompt, prompt_positions
 from millstream.execution.machine import capabilities_of, context_limit, machine_memory, num_cores, pool_pages
 from millstream.execution.native.availability import find_native, native_module
 from millstream.execution.native.loader import kv_bytes_per_token, load_native_model
@@ -127,12 +127,8 @@ class NativeExecutor:
 
     def _answer(self, questions: Sequence[Question]) -> list[Logprobs]:
         """Answer questions about the last run's logits as the model made them, on all of its threads."""
-        found = self._model.summarize([(each.output, len(each.token_ids), each.params.top) for each in questions])
-        logits = self._model.logits()[:, : self.capabilities.vocab_size]
-        return [
-            tell(logits[each.output : each.output + len(each.token_ids)], each.token_ids, each.params, Summary(*summary))
-            for each, summary in zip(questions, found, strict=True)
-        ]
+        asked = [(each.output, each.token_ids, each.params.top, each.params.token_ids) for each in questions]
+        return [Logprobs(*columns) for columns in self._model.tell(asked)]
 
     def _check_states(self, rows: Sequence[ForwardRow], output: ForwardOutput) -> None:
         """Find rows whose last state is NaN or infinite.

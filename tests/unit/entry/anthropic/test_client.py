@@ -101,7 +101,7 @@ def test_the_beta_client_is_served_too() -> None:
 @pytest.mark.parametrize(
     ("fields", "error", "kind"),
     [
-        ({"max_tokens": 0}, anthropic.BadRequestError, "invalid_request_error"),
+        ({"max_tokens": -1}, anthropic.BadRequestError, "invalid_request_error"),
         ({"tools": [{"name": "f", "input_schema": {"type": "object"}}]}, anthropic.BadRequestError, "invalid_request_error"),
         ({"model": "other"}, anthropic.NotFoundError, "not_found_error"),
     ],

@@ -29,7 +29,7 @@ def assistant(*content: Any) -> dict[str, Any]:
 
 
 def chat(*messages: dict[str, Any], tools: bool = True, **more: Any) -> list[dict[str, Any]]:
-    return to_chat(COUNT_TOKENS.parse({"messages": list(messages), **more}), template_uses_tools=tools)
+    return to_chat(COUNT_TOKENS.parse({"messages": list(messages), **more}), writes_tool_calls=tools)
 
 
 def refusal(*messages: dict[str, Any], tools: bool = True) -> str | None:
@@ -47,6 +47,11 @@ def test_texts_of_one_message_are_joined_as_they_are() -> None:
 def test_neighbours_of_one_role_become_one_turn() -> None:
     messages = [{"role": "user", "content": "a"}, user(text("b")), assistant(text("c")), {"role": "assistant", "content": "d"}]
     assert chat(*messages) == [{"role": "user", "content": "a\n\nb"}, {"role": "assistant", "content": "c\n\nd"}]
+
+
+def test_a_turn_of_many_messages_costs_no_more_than_each_of_them() -> None:
+    messages = [{"role": "user", "content": "x" * 1000}] * 10_000  # joined one by one they would take minutes
+    assert len(chat(*messages)[0]["content"]) == 10_000 * 1002 - 2
 
 
 def test_an_empty_neighbour_adds_nothing() -> None:

@@ -14,8 +14,9 @@ from millstream.config import ServerConfig
 from millstream.entry.http.protocol import MAX_HEADER_BYTES
 from millstream.messages import Length, Stop, TokenizedGenerateReqInput
 from tests.support.asgi import Call, Response, get, post, run
-from tests.support.engine import CONTEXT_LENGTH, NAMES, TOKENIZER, Entry, hold
+from tests.support.engine import CONTEXT_LENGTH, NAMES, TOKENIZER, Entry, hold, state
 from tests.support.http import serving
+from tests.support.short_way import ShortWay
 from tests.unit.entry.anthropic.harness import COUNT, HI, PATH, ask, count_of, error_of, events_of, joined_text, message_of
 
 
@@ -121,6 +122,28 @@ def test_max_tokens_beyond_the_context_are_shortened_to_what_it_leaves() -> None
     assert request.max_new_tokens == CONTEXT_LENGTH - len(request.input_ids)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_tokens_at_all_computes_the_prompt(stream: bool) -> None:
+    async def scenario() -> TokenizedGenerateReqInput:
+        entry = Entry()
+
+        def answer(request: TokenizedGenerateReqInput) -> None:
+            entry.engine.accept(request.rid)
+            entry.engine.row(request.rid, "", finish=Length(0), ids=[])
+
+        entry.engine.answer = answer
+        response = await post(entry.app, PATH, {"max_tokens": 0, "messages": HI, "stream": stream})
+        if stream:
+            delta = events_of(response.content)[-2][1]
+            assert (delta["delta"]["stop_reason"], delta["usage"]["output_tokens"]) == ("max_tokens", 0)
+        else:
+            message = message_of(response)
+            assert (message.stop_reason, message.usage.output_tokens) == ("max_tokens", 0)
+        return entry.engine.requests[0]
+
+    assert run(scenario()).max_new_tokens == 0
+
+
 def prompt(body: dict[str, Any]) -> str:
     """The prompt text of a request."""
     return TOKENIZER.decode(sent(body).input_ids, skip_special_tokens=False)
@@ -187,7 +210,7 @@ def refused(body: dict[str, Any], *, path: str = PATH, status: int = 400) -> dic
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("max_tokens", None), ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", "8"), ("max_tokens", 2**31),
+        ("max_tokens", None), ("max_tokens", -1), ("max_tokens", "8"), ("max_tokens", 2**31),
         ("max_tokens", 1.5), ("max_tokens", 10**30), ("temperature", 1.01), ("temperature", -0.1), ("temperature", "hot"),
         ("top_p", 0), ("top_p", 1.1), ("top_k", -1), ("top_k", 2**31), ("top_k", 0.5), ("stop_sequences", "END"),
         ("stop_sequences", ["x"] * 33),
@@ -343,6 +366,48 @@ def test_an_end_that_is_no_success_is_an_error_before_the_first_byte_and_an_even
     assert (name, data["error"]["type"], data["error"]["details"]["error_code"]) == ("error", kind, cause)
     assert data["request_id"] == streamed.headers["request-id"]
     assert b"message_stop" not in streamed.content
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_death_of_the_scheduler_is_said_in_anthropics_words(stream: bool) -> None:
+    async def scenario() -> Response:
+        entry = Entry()
+        entry.engine.answer = lambda request: entry.engine.accept(request.rid)
+        call = Call(entry.app, PATH, {"max_tokens": 8, "messages": HI, "stream": stream, "rid": "r"})
+        await entry.engine.wait_sent(TokenizedGenerateReqInput)
+        await asyncio.sleep(0)
+        entry.engine.row("r", "some")
+        if stream:
+            await call.until(b"some")
+        entry.service.update(state(scheduler="FAILED"))
+        return await call.response()
+
+    response = run(scenario())
+    if stream:
+        name, data = events_of(response.content)[-1]
+        assert (name, data["error"]["type"]) == ("error", "overloaded_error")
+    else:
+        assert (response.status, error_of(response)["type"]) == (503, "overloaded_error")
+        assert int(response.headers["retry-after"]) > 0
+
+
+def test_a_row_is_on_the_connection_before_its_delivery_returns() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = lambda request: entry.engine.accept(request.rid)
+        short = ShortWay()
+        body = {"max_tokens": 8, "messages": HI, "stream": True, "rid": "r"}
+        short.call = call = Call(entry.app, PATH, body, direct=short)
+        await entry.engine.wait_sent(TokenizedGenerateReqInput)
+        entry.engine.row("r", "first")
+        await call.until(b"first")
+        await asyncio.sleep(0)
+        entry.engine.row("r", "now")
+        assert joined_text(events_of(short.written[-1])) == "now"
+        entry.engine.row("r", "last", finish=Stop())
+        assert joined_text(events_of((await call.response()).content)) == "firstnowlast"
+
+    run(scenario())
 
 
 def test_a_silent_stream_is_kept_alive_by_pings() -> None:

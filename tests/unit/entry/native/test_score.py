@@ -154,6 +154,15 @@ def test_prompts_that_are_too_long_together_are_refused(monkeypatch: pytest.Monk
     assert ask({"query": [5] * 3, "items": [[5], [5]]})[0].error["param"] == "items"
 
 
+def test_more_tokens_than_may_wait_are_refused_with_the_limit() -> None:
+    config = ServerConfig(max_queued_tokens=20)
+    assert ask({"query": [5] * 4, "items": [[5]] * 4}, scorer(config))[0].status == 200
+    response, entry = ask({"query": [5] * 4, "items": [[5], [5], [5], [5, 5]]}, scorer(config))
+    assert (response.status, response.error["param"]) == (400, "items")
+    assert "21 tokens in all; at most 20" in response.error["message"]
+    assert entry.engine.sent == []
+
+
 def test_an_executor_without_log_probabilities_cannot_score() -> None:
     response, entry = ask({}, scorer(has_logprobs=False))
     assert (response.status, response.error["code"]) == (400, "unsupported_parameter")

@@ -290,7 +290,7 @@ def test_a_model_without_template_says_what_to_do() -> None:
         from dataclasses import replace
 
         entry = Entry()
-        entry.service.text_loaded(replace(entry.service.text, template=None))
+        entry.service.text_loaded(replace(entry.service.text, chat=None))
         response = await post(entry.app, PATH, {"messages": HI})
         assert (response.status, response.error["code"]) == (400, "no_chat_template")
         assert (await post(entry.app, "/v1/completions", {"prompt": "a"})).status == 200

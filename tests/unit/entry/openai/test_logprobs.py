@@ -136,3 +136,28 @@ def test_an_executor_without_log_probabilities_refuses_what_needs_them_by_name(p
         assert (await post(entry.app, path, body)).status == 200
 
     run(scenario())
+
+
+def test_a_long_answer_is_written_off_the_event_loop() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        sizes = []
+        off_loop = entry.manager.prompts.off_loop
+
+        async def noted(size: int, work: Any, **more: Any) -> Any:
+            sizes.append(size)
+            return await off_loop(size, work, **more)
+
+        entry.manager.prompts.off_loop = noted  # type: ignore[method-assign]
+        values = [-1.0] * 400
+
+        def answer(sent: Any) -> None:
+            entry.engine.accept(sent.rid)
+            entry.engine.row(sent.rid, "I" * 400, ids=[40] * 400, finish=Stop(), details=details(*values, top=3))
+
+        entry.engine.answer = answer
+        response = await post(entry.app, COMPLETIONS, {"prompt": "a", "logprobs": 3, "max_tokens": 400})
+        assert len(response.body["choices"][0]["logprobs"]["tokens"]) == 400
+        assert sizes[-1] == 400 * 7
+
+    run(scenario())

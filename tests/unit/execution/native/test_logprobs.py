@@ -26,8 +26,8 @@ from tests.unit.execution.torch.steps import cuts, greedy, row, shuffled_pages
 some = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PROMPT = random.Random(5).choices(range(5, 49000), k=300)
 TEXT = (
-    "The river that drives the mill rises in the hills to the north of the town. In spring, when the snow melts, it carries so "
-    "much water that the wheel has to be stopped, and the miller spends his days mending sacks and waiting for the flood to pass."
+    "The river that drives the mill rises in the hills to the north of the town. In spring, when snow melts, it carries so "
+    "much water that the wheel has to be stopped, and the miller spends his days mending sacks and waiting for it to pass."
 )
 PARAMS = LogprobParams(top=5, token_ids=(7, 49_151), prompt_start=0)
 

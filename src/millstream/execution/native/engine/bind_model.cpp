@@ -169,21 +169,57 @@ class ModelObject {
         return model_->draw(draws);
     }
 
-    nb::list summarize(nb::list spans) {
-        nb::list found;
+    // questions: (first output, the token that stands behind each, top, other ids to tell of) each
+    nb::list tell(nb::list questions) {
+        struct Asked {
+            int first, top;
+            std::vector<int32_t> tokens, others;
+        };
+        std::vector<Asked> asked;
         std::vector<Model::Look> looks;
-        for (nb::handle item : spans) {
-            nb::tuple span = nb::cast<nb::tuple>(item);
-            const int first = nb::cast<int>(span[0]), count = nb::cast<int>(span[1]), top = std::min(nb::cast<int>(span[2]), model_->config().vocab_size);
-            if (first < 0 || count < 0 || count > model_->num_outputs() - first || top < 0) throw std::invalid_argument("no such outputs");
-            double* log_sums;
-            int32_t* ids;
-            found.append(nb::make_tuple(new_array<double>({size_t(count)}, &log_sums), new_array<int32_t>({size_t(count), size_t(top)}, &ids)));
-            for (int i = 0; i < count; ++i) looks.push_back({first + i, top, log_sums + i, ids + size_t(i) * top});
+        size_t num_outputs = 0, num_ids = 0;
+        for (nb::handle item : questions) {
+            nb::tuple entry = nb::cast<nb::tuple>(item);
+            Asked each{nb::cast<int>(entry[0]), std::min(nb::cast<int>(entry[2]), model_->config().vocab_size), {}, {}};
+            read_ids(entry[1], each.tokens);
+            read_ids(entry[3], each.others);
+            if (each.first < 0 || each.top < 0 || each.first + int64_t(each.tokens.size()) > model_->num_outputs()) throw std::invalid_argument("no such outputs");
+            num_outputs += each.tokens.size();
+            num_ids += each.tokens.size() * each.top;
+            asked.push_back(std::move(each));
         }
-        nb::gil_scoped_release release;
-        model_->summarize(looks);
-        return found;
+        std::vector<double> log_sums(num_outputs);
+        std::vector<int32_t> top_ids(num_ids);
+        double* log_sum = log_sums.data();
+        int32_t* ids = top_ids.data();
+        for (const Asked& each : asked)
+            for (size_t i = 0; i < each.tokens.size(); ++i, ++log_sum, ids += each.top) looks.push_back({each.first + int(i), each.top, log_sum, ids});
+        {
+            nb::gil_scoped_release release;
+            model_->summarize(looks);
+        }
+        nb::list answers;
+        const Model::Look* look = looks.data();
+        for (const Asked& each : asked) {
+            nb::list chosen, best_ids, best, others;
+            for (int32_t token : each.tokens) {
+                const float* logits = model_->logits() + size_t(look->output) * model_->logits_stride();
+                auto value = [&](int32_t id) { return double(logits[id]) - *look->log_sum; };
+                chosen.append(value(token));
+                nb::list some_ids, some, asked_for;
+                for (int i = 0; i < each.top; ++i) {
+                    some_ids.append(look->top_ids[i]);
+                    some.append(value(look->top_ids[i]));
+                }
+                for (int32_t id : each.others) asked_for.append(value(id));
+                best_ids.append(some_ids);
+                best.append(some);
+                others.append(asked_for);
+                ++look;
+            }
+            answers.append(nb::make_tuple(chosen, best_ids, best, others));
+        }
+        return answers;
     }
 
     Model& model() { return *model_; }
@@ -197,6 +233,13 @@ class ModelObject {
         if (at >= rows_.size()) throw std::invalid_argument("no such row");
         return rows_[at];
     }
+    void read_ids(nb::handle ids, std::vector<int32_t>& out) const {
+        for (nb::handle id : ids) {
+            out.push_back(nb::cast<int32_t>(id));
+            if (out.back() < 0 || out.back() >= model_->config().vocab_size) throw std::invalid_argument("a token is outside the vocabulary");
+        }
+    }
+
     void read_pages(nb::handle pages, Row& row) const {
         if (row.count < 1 || row.position < 0 || row.num_outputs < 0 || row.num_outputs > row.count) throw std::invalid_argument("a row is malformed");
         const size_t needed = (size_t(row.position) + row.count + page_size_ - 1) / page_size_;
@@ -250,8 +293,8 @@ void bind_model(nb::module_& m) {
              })
         // rows: (output, temperature, top_k, top_p, min_p, seed, index of the output token) each
         .def("draw", &ModelObject::draw, nb::arg("rows"))
-        // spans: (first output, count, top) each. Returns (log_sums [count], ids [count, top]) of each
-        .def("summarize", &ModelObject::summarize, nb::arg("spans"))
+        // questions: (first output, token ids, top, other ids) each. Returns for each, by output: of the token, the top ids, theirs, the others'
+        .def("tell", &ModelObject::tell, nb::arg("questions"))
         .def("copy_page",
              [](ModelObject& self, int from, int to) {
                  self.check_page(from);

