@@ -1,4 +1,4 @@
-"""ServerConfig: every option, declared once. The command line, environment variables and docs are made from this class.
+"""ServerConfig: every option, declared once, in groups. Flags, environment variables, the YAML file and docs are made from it.
 
 Resolved once in the supervisor; children read the finished value and never the environment.
 """
@@ -17,20 +17,55 @@ QUEUED_CONTEXTS = 32  # what may wait unless the options say so, in prompts of t
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerConfig:
-    """Options of `millstream serve`. Each comes as a flag, and as an environment variable `MILLSTREAM_<NAME>`."""
+class ModelOptions:
+    """Model: what is served, and under which names."""
 
     model: str = EMBEDDED_MODEL
     """What to serve: `embedded` (the SmolLM2 package), a GGUF file, or a Hugging Face directory with safetensors."""
     served_model_name: tuple[str, ...] = ()
     """Names that requests may use in `model`; the first is reported. Default: taken from the model."""
+    chat_template: str | None = None
+    """Used instead of the model's own chat template: a Jinja file, the name of another one the model has, or one of `chatml`,
+    `gemma`, `llama-2`, `llama-3`, `mistral`, `phi-3`, `zephyr`."""
+    chat_special_tokens: Literal["escape", "parse"] = "escape"
+    """What the text of a control token in a chat message is: `escape`, ordinary text; `parse`, the control token, with which a
+    message can end its turn and begin another's."""
+    context_length: int | None = None
+    """Tokens a request may have, prompt and output together. Default: the model's own limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpOptions:
+    """HTTP: where the server listens, and what a connection may do."""
+
     host: str = "127.0.0.1"
     """Address to bind. Anything but loopback makes the server reachable from outside."""
     port: int = 30000
     """Port to bind; 0 picks a free one."""
-
     entry_workers: int = 1
     """Processes that answer HTTP, all of them on the one port."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may use the server, such as `https://chat.example.com`, or `*`. Default: none (CORS)."""
+    max_connections: int = 10_000
+    """Connections that may be open; what comes on one more is refused with 429."""
+    max_body_bytes: int = 32 * 1024 * 1024
+    """Largest request body."""
+    max_held_body_bytes: int = 256 * 1024 * 1024
+    """Bytes of all bodies that are being read or worked on; what is more is refused with 429."""
+    read_timeout_s: float = 60.0
+    """Seconds without a byte after which a request that is not complete, or has not begun, ends its connection."""
+    write_timeout_s: float = 60.0
+    """Seconds a client may take nothing of what waits for it before its request is ended and its connection dropped."""
+    max_unsent_bytes: int = 256 * 1024
+    """Bytes of a stream that may wait for its client; with more, its requests pause until the client has read on."""
+    sse_keep_alive_s: float = 15.0
+    """Seconds without data after which a stream gets a comment line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyOptions:
+    """Keys: who may use it."""
+
     api_key: tuple[str, ...] = field(default=(), repr=False)
     """Keys that clients must send as `Authorization: Bearer KEY`, on all routes but /health, /health_generate and
     /ready. Default: no key."""
@@ -40,42 +75,48 @@ class ServerConfig:
     """Keys for what shows or ends others' requests, and for everything else. Default: every client may do that."""
     admin_api_key_file: str | None = None
     """File with such keys, one a line."""
-    allowed_origins: tuple[str, ...] = ()
-    """Origins of web pages that may use the server, such as `https://chat.example.com`, or `*`. Default: none (CORS)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorOptions:
+    """Executor: what computes tokens, and on what."""
 
     executor: Literal["auto", "native", "torch", "scripted"] = "auto"
     """What computes tokens: `native` (our CPU kernels), `torch` (fp32 on CPU, or a GPU) or `scripted` (a stand-in that needs no
     model). `auto`: native where it can run and there is no GPU, else torch."""
+    threads: int = 0
+    """CPU threads for the model; 0 uses all cores."""
+    mem_fraction_static: float | None = None
+    """Share of a GPU's memory for weights and KV pool together; the rest is left to activations. Default: 0.85. Without effect
+    on a CPU, and where `max_total_tokens` is given."""
+    cache_dir: str | None = None
+    """Where packed weights are kept for the next start. Default: the user's cache directory, such as ~/.cache/millstream."""
     script: str | None = None
     """Scripted executor: a JSON file of rules, or `inline` to read the script from each prompt."""
     scripted_step_ms: float = 0.0
     """Scripted executor: milliseconds a step takes; 0 is as fast as it can."""
-    threads: int = 0
-    """CPU threads for the model; 0 uses all cores."""
 
-    chat_template: str | None = None
-    """Used instead of the model's own chat template: a Jinja file, the name of another one the model has, or one of `chatml`,
-    `gemma`, `llama-2`, `llama-3`, `mistral`, `phi-3`, `zephyr`."""
-    chat_special_tokens: Literal["escape", "parse"] = "escape"
-    """What the text of a control token in a chat message is: `escape`, ordinary text; `parse`, the control token, with which a
-    message can end its turn and begin another's."""
-    context_length: int | None = None
-    """Tokens a request may have, prompt and output together. Default: the model's own limit."""
+
+@dataclass(frozen=True, kw_only=True)
+class CacheOptions:
+    """KV cache: what keys and values take."""
+
     max_total_tokens: int | None = None
     """Tokens the KV pool holds. Default: 8 contexts, within a quarter of the memory and 2 GiB; on a GPU what
     `mem_fraction_static` leaves."""
-    mem_fraction_static: float | None = None
-    """Share of a GPU's memory for weights and KV pool together; the rest is left to activations. Default: 0.85. Without effect
-    on a CPU, and where `max_total_tokens` is given."""
     page_size: int = 16
     """Tokens in a KV page; a multiple of 16 for the native executor."""
     kv_cache_dtype: Literal["auto", "fp16", "fp32", "int8"] = "auto"
     """How keys and values are kept. `auto`: fp16 in the native executor; torch keeps what it computes in, and takes no
     other."""
-    cache_dir: str | None = None
-    """Where packed weights are kept for the next start. Default: the user's cache directory, such as ~/.cache/millstream."""
     disable_radix_cache: bool = False
     """Do not reuse the KV of shared prompt prefixes. The choices of one call still compute their prompt once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulingOptions:
+    """Scheduling: who runs, who waits, and how much of a prompt a step computes."""
+
     max_running_requests: int = 64
     """Requests that may run in one batch."""
     max_queued_requests: int = 512
@@ -94,6 +135,12 @@ class ServerConfig:
     """Tokens in one step, decode included: a longer prompt is prefilled in chunks beside running requests."""
     target_itl_ms: float = 100.0
     """Milliseconds a step should stay within while requests decode: chunks beside them are sized for it; 0 for any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculationOptions:
+    """Speculation: tokens that are guessed, so that a step brings several."""
+
     speculative_algorithm: Literal["ngram"] | None = None
     """Guess tokens so that a step brings several: `ngram`, what followed before in prompt and output. Texts stay the same."""
     speculative_num_draft_tokens: int = 8
@@ -104,39 +151,51 @@ class ServerConfig:
     """Tokens of such a match beyond which a longer one is no better."""
     speculative_disable_by_batch_size: int = 8
     """Requests in one batch up to which tokens are guessed; with more, a guess costs more than it brings."""
-    max_detokenizer_states: int = 65536
-    """Requests whose text may be under way at once; one more is ended with 503."""
 
-    sse_keep_alive_s: float = 15.0
-    """Seconds without data after which a stream gets a comment line."""
+
+@dataclass(frozen=True, kw_only=True)
+class LifecycleOptions:
+    """Lifecycle and limits: how long things may take, and what is done about what dies."""
+
     request_timeout_s: float | None = None
     """Seconds a request may take, waiting included; clients may ask for less by `timeout`. Default: no limit."""
-    max_connections: int = 10_000
-    """Connections that may be open; what comes on one more is refused with 429."""
-    max_body_bytes: int = 32 * 1024 * 1024
-    """Largest request body."""
-    max_held_body_bytes: int = 256 * 1024 * 1024
-    """Bytes of all bodies that are being read or worked on; what is more is refused with 429."""
-    read_timeout_s: float = 60.0
-    """Seconds without a byte after which a request that is not complete, or has not begun, ends its connection."""
-    write_timeout_s: float = 60.0
-    """Seconds a client may take nothing of what waits for it before its request is ended and its connection dropped."""
-    max_unsent_bytes: int = 256 * 1024
-    """Bytes of a stream that may wait for its client; with more, its requests pause until the client has read on."""
+    max_detokenizer_states: int = 65536
+    """Requests whose text may be under way at once; one more is ended with 503."""
     start_timeout_s: float = 300.0
     """Seconds each process may take to become ready."""
-    max_restarts: int = 10
-    """Deaths of one process within ten minutes that are answered by a restart; one more ends the server."""
     drain_timeout_s: float = 30.0
     """Seconds that running requests get to finish after SIGTERM."""
+    max_restarts: int = 10
+    """Deaths of one process within ten minutes that are answered by a restart; one more ends the server."""
     wedge_timeout_s: float = 10.0
     """Seconds without a sign of life after which a process is killed and restarted."""
     step_timeout_s: float = 300.0
     """Seconds in which a process that has work must get something done, or it is killed and restarted. Longer than any step."""
-    strict_ledger: bool = False
-    """Treat a ledger that does not balance as fatal, for tests; otherwise it is counted and logged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOptions:
+    """Logging and checks."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe message to log, on stderr."""
+    strict_ledger: bool = False
+    """Treat a ledger that does not balance as fatal, for tests; otherwise it is counted and logged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig(
+    ModelOptions,
+    HttpOptions,
+    KeyOptions,
+    ExecutorOptions,
+    CacheOptions,
+    SchedulingOptions,
+    SpeculationOptions,
+    LifecycleOptions,
+    LogOptions,
+):
+    """Options of `millstream serve`, in groups. Each comes as a flag, an environment variable and a key of the YAML file."""
 
     @property
     def live_limit(self) -> int:
@@ -179,6 +238,7 @@ class ServerConfig:
                 raise StartupError(f"{name} is {value}; it must be at least {lower}, {least}")
 
 
+GROUPS = ServerConfig.__bases__  # a group's title is what its docstring says before a colon
 SECRETS = ("api_key", "admin_api_key")  # options whose values are never shown
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+/?", re.IGNORECASE)
 

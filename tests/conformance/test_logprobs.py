@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from millstream.text.tokenizer import load_scripted_tokenizer
 from tests.support.chat import ask, assert_serves, script
@@ -168,6 +170,36 @@ def test_tokens_go_by_their_ids_where_the_client_wants_that(url: str) -> None:
     ids = ask(url, {**body, "return_token_ids": True}).body["choices"][0]["token_ids"]
     assert [entry["token"] for entry in choice["logprobs"]["content"]] == [f"token_id:{i}" for i in ids]
     assert content_bytes(choice["logprobs"]).decode() == "😀"
+
+
+PIECES = [["na", "ïve"], {"bytes": "f09f"}, {"bytes": "98"}, {"bytes": "80"}, "z", "é", {"bytes": "ff"}, "<|im_start|>", "a b"]
+OPTIONS = {
+    "stop": st.sampled_from(["e", " a", "zz", ["é", "zzz"]]),
+    "stop_regex": st.sampled_from([r"[aeiou]\w", r"\s\w"]),
+    "no_stop_trim": st.booleans(),
+    "skip_special_tokens": st.booleans(),
+    "min_tokens": st.integers(0, 5),
+    "n": st.integers(1, 2),
+    "return_token_ids": st.booleans(),
+}
+
+
+@pytest.mark.long
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pieces=st.lists(st.sampled_from(PIECES), max_size=8),
+    options=st.fixed_dictionaries({}, optional=OPTIONS),
+    top=st.integers(0, 3),
+)
+def test_whatever_is_asked_a_stream_agrees_and_bytes_are_the_text(url: str, pieces: list[Any], options: Any, top: int) -> None:
+    more = {**options, "seed": 5, "max_tokens": 12}
+    for choice in both(url, {"messages": script(*pieces, "end"), "logprobs": True, "top_logprobs": top, **more}).values():
+        data = content_bytes(choice["logprobs"])
+        if "\ufffd" not in choice["text"]:
+            assert data.startswith(choice["text"].encode())
+            if not options.keys() & {"stop", "stop_regex"}:
+                assert data == choice["text"].encode()
+    both(url, {"prompt": text_script(*pieces, "end"), "logprobs": top, "echo": True, **more}, COMPLETIONS)
 
 
 @pytest.mark.parametrize(

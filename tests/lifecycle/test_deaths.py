@@ -63,6 +63,26 @@ def test_a_killed_detokenizer_costs_no_client_a_character(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
+def test_a_killed_detokenizer_loses_and_repeats_no_log_probability(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, url):
+        streams = [Stream(url, body(300, logprobs=True, top_logprobs=2)) for _ in range(8)]
+        for stream in streams:
+            stream.wait(lambda s: s.num_content > 2)
+        pid = pids_of(url)["detokenizer"]
+        os.kill(pid, signal.SIGKILL)
+        assert_whole(streams, 300)
+        for stream in streams:
+            tables = [choice.get("logprobs") for event in stream.events for choice in event["choices"]]
+            entries = [entry for table in tables if table for entry in table["content"]]
+            assert len(entries) == 300
+            assert bytes(byte for entry in entries for byte in entry["bytes"]).decode(errors="replace") == expected(300)
+            assert all(entry["logprob"] == entry["top_logprobs"][0]["logprob"] < 0 for entry in entries)
+            assert {len(entry["top_logprobs"]) for entry in entries} == {2}
+        wait_replaced(url, "detokenizer", pid)
+        assert_at_rest(url)
+
+
+@pytest.mark.long
 def test_a_detokenizer_that_is_killed_again_and_again_costs_no_client_a_character(tmp_path: Path) -> None:
     with running(tmp_path) as (_, url):
         streams = open_streams(url, 1500)

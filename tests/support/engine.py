@@ -163,6 +163,8 @@ class FakeEngine:
         request = next((r for r in reversed(self.requests) if r.rid == rid), None)
         usage = Usage(len(request.input_ids) if request else 1, self._made[rid], cached_tokens=1)
         timing = Timing(queued=1.0, admitted=2.0, decoded=3.0) if finish is not None else None
+        if finish is not None and details is None and request is not None and request.wants_embedding:
+            details = RowDetails(embedding=bytes(4 * HIDDEN_SIZE))
         is_first = rid not in self._slots
         slot = self._slots.setdefault(rid, request.slot if request else NO_SLOT)
         if finish is None and ids and not is_first and details is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 
-def content_bytes(logprobs: dict[str, Any]) -> bytes:
+def content_bytes(logprobs: dict[str, Any] | None) -> bytes:
     """The bytes of all tokens that a chat's `logprobs` list."""
-    return b"".join(bytes(entry["bytes"] or ()) for entry in logprobs["content"])
+    return b"".join(bytes(entry["bytes"] or ()) for entry in (logprobs or {"content": ()})["content"])
 
 
 def joined_choices(chunks: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
@@ -23,11 +23,11 @@ def joined_choices(chunks: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 
 
 def plain_choices(body: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """The same of a plain answer."""
+    """The same of a plain answer; an answer without tokens lists none, which no chunk of a stream need say."""
     return {
         choice["index"]: {
             "text": choice["message"]["content"] if "message" in choice else choice["text"],
-            "logprobs": choice["logprobs"],
+            "logprobs": choice["logprobs"] if any((choice["logprobs"] or {}).values()) else None,
             "finish_reason": choice["finish_reason"],
         }
         for choice in body["choices"]

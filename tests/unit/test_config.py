@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from millstream.config import ServerConfig
+from millstream.config import GROUPS, ServerConfig
 from millstream.errors import StartupError
 
 
@@ -38,3 +39,10 @@ def test_the_defaults_work() -> None:
 def test_an_option_out_of_range_is_refused_by_name(values: dict[str, Any], name: str) -> None:
     with pytest.raises(StartupError, match=name):
         ServerConfig(**values).check()
+
+
+def test_every_option_is_in_one_group_and_every_group_has_a_title() -> None:
+    grouped = [option.name for group in GROUPS for option in dataclasses.fields(group)]
+    assert sorted(grouped) == sorted(option.name for option in dataclasses.fields(ServerConfig))
+    assert len(set(grouped)) == len(grouped)
+    assert all((group.__doc__ or "")[0].isupper() for group in GROUPS)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import msgspec
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.config import Env
 from setproctitle import setproctitle
 
@@ -19,6 +19,7 @@ from millstream.cli.banner import ready_banner
 from millstream.cli.client import DEFAULT_URL, Unreachable, fetch_ok
 from millstream.cli.keys import with_keys_of_files
 from millstream.cli.ledger import ledger_table
+from millstream.cli.options import Options, Sources
 from millstream.config import EMBEDDED_MODEL, ServerConfig
 from millstream.errors import StartupError
 from millstream.launch.supervisor import Supervisor
@@ -29,12 +30,19 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
+sources = Sources()
 app = App(
     name="millstream",
     help="An LLM serving runtime that can prove what it did.",
     version=__version__,
-    config=Env("MILLSTREAM_", command=False),
+    config=(Env("MILLSTREAM_", command=False), sources),
+    print_error=False,  # `run` does
+    exit_on_error=False,
 )
+START = Group("Start", sort_key=0)
+ConfigFile = Annotated[str | None, Parameter(name="--config", group=START)]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", show_env_var=False, show_default=False)]
+AllOptions = Annotated[Options | None, Parameter(name="*", consume_multiple=True, negative="", show_env_var=False)]
 
 
 @app.command
@@ -42,19 +50,38 @@ def serve(
     path: Annotated[str | None, Parameter(show_env_var=False)] = None,
     /,
     *,
-    config: Annotated[ServerConfig | None, Parameter(name="*", consume_multiple=True, negative="")] = None,
+    config_file: ConfigFile = None,
+    dry_run: Annotated[bool, Parameter(group=START, negative="", show_env_var=False, show_default=False)] = False,
+    as_json: Annotated[AsJson, Parameter(group=START)] = False,
+    options: AllOptions = None,
 ) -> int:
     """Serve a model over HTTP until Ctrl-C or SIGTERM.
+
+    Every option may also be an environment variable, `MILLSTREAM_PORT` for `--port`, or a line of the file of `--config`.
+    A flag beats the environment, and the environment the file.
 
     Parameters
     ----------
     path
         `embedded`, a GGUF file, or a Hugging Face directory; the same as `--model`.
+    config_file
+        YAML file of options: a line such as `port: 8000` for each, lists as YAML lists.
+    dry_run
+        Print what would be served, and with how much memory, then exit. Loads no weights and binds no port.
+    as_json
+        Print the plan of --dry-run as JSON.
     """
-    config = config or ServerConfig()
+    config = ServerConfig() if options is None else ServerConfig(**vars(options))
     configure_logging("supervisor", config.log_level)
     try:
+        given = sources.differences(config if path is None else dataclasses.replace(config, model=path))
         config = _resolve(config, path)
+        if as_json and not dry_run:
+            raise StartupError("--json goes with --dry-run")
+        if dry_run:
+            return _print_plan(config, given, as_json=as_json)
+        if given:
+            log.info("options: %s", ", ".join(f"{name}={value} ({source})" for name, (value, source) in given.items()))
 
         def on_ready(url: str, engine: EngineInfo) -> None:
             sys.stdout.write(ready_banner(url, config.served_model_name[0], engine, needs_key=bool(config.api_key)))
@@ -74,7 +101,7 @@ def ledger(
     url: Annotated[str, Parameter(show_env_var=False)] = DEFAULT_URL,
     rid: str | None = None,
     api_key: Annotated[str | None, Parameter(env_var="MILLSTREAM_ADMIN_API_KEY")] = None,
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Show what a running server holds for which request: by whom, how much, since when.
 
@@ -101,8 +128,9 @@ def ledger(
 def doctor(
     *,
     url: Annotated[str | None, Parameter(show_env_var=False)] = None,
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
-    config: Annotated[ServerConfig | None, Parameter(name="*", consume_multiple=True, negative="")] = None,
+    as_json: AsJson = False,
+    config_file: ConfigFile = None,
+    options: AllOptions = None,
 ) -> int:
     """Say whether a running server is clean; where none runs, whether `millstream serve` with the same options could.
 
@@ -114,11 +142,13 @@ def doctor(
         The server to look at. Default: one at --host and --port, and where none answers, the installation.
     as_json
         Print the findings as JSON.
+    config_file
+        YAML file of options.
     """
     # here, for it loads what tokenizes and serves: twice the memory of a supervisor that needs none of it
     from millstream.cli.doctor import check_installation, check_server, report
 
-    config = config or ServerConfig()
+    config = ServerConfig() if options is None else ServerConfig(**vars(options))
     configure_logging("doctor", "warning")
     host = f"[{config.host}]" if ":" in config.host else config.host
     where = url or f"http://{host}:{config.port}"
@@ -136,6 +166,15 @@ def doctor(
     else:
         sys.stdout.write(report(title, checks))
     return 0 if ok else 1
+
+
+def _print_plan(config: ServerConfig, given: dict[str, tuple[Any, str]], *, as_json: bool) -> int:
+    """Print what a start would do; returns the exit status."""
+    from millstream.cli.plan import make_plan, plan_text  # here, for it loads what the executors are chosen by
+
+    plan = make_plan(config, given)
+    sys.stdout.write(_json(plan) if as_json else plan_text(plan))
+    return 0
 
 
 def _json(value: Any) -> str:
@@ -169,4 +208,15 @@ def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:
 def main() -> None:
     """Entry point of the `millstream` command."""
     setproctitle("millstream::supervisor")  # arguments show in the list of processes, and may be keys
-    sys.exit(app())
+    sys.exit(run())
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command, of the process's own arguments unless others are given; returns the exit status."""
+    try:
+        return int(app(arguments, result_action="return_value") or 0)
+    except StartupError as error:  # of the configuration file, which is read with the arguments
+        return _fail(error)
+    except CycloptsError as error:
+        sys.stderr.write(f"millstream: {' '.join(str(error).split())}\n")
+        return 2

@@ -18,6 +18,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 V = TypeVar("V")
 
 _PATH = re.compile(r"^(?P<text>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_LIMIT = re.compile(r"^Expected `(?P<type>\w+)`(?P<length> of length)? (?P<sign>[<>]=?) (?P<limit>\S+)$")
+_SIGNS = {">=": "at least", "<=": "at most", ">": "greater than", "<": "less than"}
+_ITEMS = {"str": "characters", "array": "items", "object": "entries"}
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 
 
@@ -34,16 +37,23 @@ class FieldRules(Generic[T]):
     """The fields of one API: members of `honoured` work; `without_effect` says why each needs none; `refused` are 400.
 
     `forms` are the types of fields without effect, where those have one: what is wrong is said all the same.
-    `parts` has the rules of honoured fields that are objects with fields of their own, or lists of such; their owners apply
-    them. Fields in `for_admins` take an admin's key; the handler asks `needs_admin`.
+    `parts` has the rules of honoured fields that are objects with fields of their own, or lists of such; several where they
+    are of several types. Their owners apply them. Fields in `for_admins` take an admin's key; the handler asks `needs_admin`.
     """
 
     honoured: type[T]
     without_effect: dict[str, str] = field(default_factory=dict)
     forms: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, Refused] = field(default_factory=dict)
-    parts: dict[str, FieldRules[Any]] = field(default_factory=dict)
+    parts: dict[str, FieldRules[Any] | tuple[FieldRules[Any], ...]] = field(default_factory=dict)
     for_admins: tuple[str, ...] = ()
+    example: dict[str, Any] | None = None
+    """A small body that is answered, or a small object within one."""
+
+    def parts_of(self, name: str) -> tuple[FieldRules[Any], ...]:
+        """The rules of the objects that the field may hold."""
+        rules = self.parts.get(name, ())
+        return rules if isinstance(rules, tuple) else (rules,)
 
     def needs_admin(self, request: T) -> bool:
         """Whether a field of the request asks for what only admins may do."""
@@ -91,4 +101,8 @@ def _request_error(error: msgspec.ValidationError, name: str) -> RequestError:
     if missing := _MISSING.search(text):
         path = f"{path}.{missing[1]}" if path else missing[1]
         return RequestError(f"`{path}` is required.", param=path, code="missing_required_parameter")
+    if limit := _LIMIT.search(text):
+        must = f"{_SIGNS[limit['sign']]} {limit['limit'].removesuffix('.0')}"
+        must = f"have {must} {_ITEMS.get(limit['type'], 'items')}" if limit["length"] else f"be {must}"
+        return RequestError(f"{path} must {must}.", param=path, code="invalid_value")
     return RequestError(f"{path or 'The body'} is wrong: {text}.", param=path, code="invalid_type")

@@ -4,29 +4,44 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from millstream.entry.limits import (
+    FrequencyPenalty,
+    LogitBias,
+    MinP,
+    PresencePenalty,
+    RepetitionPenalty,
+    Seed,
+    StopRegex,
+    StopRegexes,
+    StopString,
+    StopStrings,
+    StopTokenIds,
+    Temperature,
+    TopK,
+    TopP,
+)
 from millstream.errors import RequestError
 from millstream.messages import SamplingParams
 from millstream.text.regex import compile_patterns
 
-MAX_SALT_CHARS = 8192  # it stays with the cached prefix
 _SEEDS = 2**64
 
 
 class SamplingFields(Struct, kw_only=True):
     """Fields with OpenAI's and SGLang's names and OpenAI's defaults. Ranges are checked by `SamplingParams.verify`."""
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: dict[int, float] = {}
-    seed: int | None = None
-    stop: str | list[str] = []
-    stop_regex: str | list[str] = []
-    stop_token_ids: list[int] = []
+    temperature: Temperature = 1.0
+    top_p: TopP = 1.0
+    top_k: TopK = -1
+    min_p: MinP = 0.0
+    presence_penalty: PresencePenalty = 0.0
+    frequency_penalty: FrequencyPenalty = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0
+    logit_bias: LogitBias = {}
+    seed: Seed | None = None
+    stop: StopString | StopStrings = []
+    stop_regex: StopRegex | StopRegexes = []
+    stop_token_ids: StopTokenIds = []
     ignore_eos: bool = False
     no_stop_trim: bool = False
     skip_special_tokens: bool = True
@@ -68,12 +83,5 @@ class SamplingFields(Struct, kw_only=True):
 
 
 def cache_namespace(cache_salt: str, extra_key: str) -> str:
-    """The prefix-cache namespace for the two names that clients know it by; no two pairs share one.
-
-    Raises:
-        RequestError: one is longer than what is worth keeping.
-    """
-    for name, text in (("cache_salt", cache_salt), ("extra_key", extra_key)):
-        if len(text) > MAX_SALT_CHARS:
-            raise RequestError(f"{name} has {len(text)} characters; at most {MAX_SALT_CHARS} are allowed.", param=name)
+    """The prefix-cache namespace for the two names that clients know it by; no two pairs share one."""
     return f"{len(cache_salt)}:{cache_salt}{extra_key}" if cache_salt or extra_key else ""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Literal
 
@@ -14,6 +15,7 @@ from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import Executor
 from millstream.execution.machine import has_gpu_driver
+from millstream.execution.plan import ExecutorPlan
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,31 @@ def load_executor(config: ServerConfig, source: ModelSource | None) -> Executor:
     from millstream.execution.torch.build import load_torch_executor
 
     return load_torch_executor(config, source)
+
+
+def plan_executor(config: ServerConfig, source: ModelSource | None) -> ExecutorPlan:
+    """What `load_executor` would load, and what that takes. Reads no weights.
+
+    Raises:
+        StartupError: the model cannot be served.
+    """
+    if config.executor == "scripted" or source is None:
+        from millstream.execution.scripted import load_scripted_executor
+
+        made = load_scripted_executor(config).capabilities
+        return ExecutorPlan(
+            name="scripted", what=describe_executor(config, source), threads=1, context_length=made.context_length,
+            num_pages=made.num_pages, page_size=made.page_size, kv_dtype="none", kv_bytes_per_token=0, weight_bytes=0,
+        )  # fmt: skip
+    name, reason = choose_executor(config, source)
+    if name == "native":
+        from millstream.execution.native.executor import plan_native as plan
+    else:
+        try:
+            from millstream.execution.torch.build import plan_torch as plan
+        except ImportError as error:
+            raise _no_torch(error) from error
+    return dataclasses.replace(plan(config, source), why_not_native=reason)
 
 
 def choose_executor(config: ServerConfig, source: ModelSource) -> tuple[Literal["native", "torch"], str | None]:
@@ -80,7 +107,11 @@ def describe_executor(config: ServerConfig, source: ModelSource | None) -> str:
         try:
             from millstream.execution.torch.build import describe_torch as describe
         except ImportError as error:
-            raise StartupError(f"torch cannot be imported: {error}.", hint="pip install torch") from error
+            raise _no_torch(error) from error
     context_length = config.context_length or model.context_length
     what = f"{describe(config)}: {model.num_layers} layers, {context_length:,} tokens of context"
     return what if reason is None else f"{what}; not native, because {reason}"
+
+
+def _no_torch(error: ImportError) -> StartupError:
+    return StartupError(f"torch cannot be imported: {error}.", hint="pip install torch")

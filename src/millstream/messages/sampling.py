@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -17,6 +17,26 @@ MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
 MAX_COUNT = 2**31 - 1  # of tokens: what any executor can count to
 GREEDY_BELOW = 1e-5  # temperatures under this are 0: dividing by them overflows float32
+
+
+class Range(NamedTuple):
+    """What a number may be, ends included; with `excludes_low` not the lower one."""
+
+    low: float
+    high: float
+    excludes_low: bool = False
+
+
+RANGES = {
+    "temperature": Range(0.0, 100.0),
+    "top_p": Range(0.0, 1.0, excludes_low=True),
+    "min_p": Range(0.0, 1.0),
+    "presence_penalty": Range(-2.0, 2.0),
+    "frequency_penalty": Range(-2.0, 2.0),
+    "repetition_penalty": Range(0.0, 10.0, excludes_low=True),
+    "logit_bias": Range(-100.0, 100.0),  # of each id
+}
+_NUMBERS = [name for name in RANGES if name != "logit_bias"]
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,12 +70,8 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Raises:
             RequestError: the first field out of range, with its value and the limit.
         """
-        _between("temperature", self.temperature, 0.0, 100.0)
-        _between("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        _between("min_p", self.min_p, 0.0, 1.0)
-        _between("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _between("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _between("repetition_penalty", self.repetition_penalty, 0.0, 10.0, open_low=True)
+        for name in _NUMBERS:
+            _between(name, getattr(self, name))
         if self.top_k != -1 and not 1 <= self.top_k <= MAX_COUNT:
             _refuse("top_k", self.top_k, f"-1 (off) or from 1 to {MAX_COUNT}")
         if self.max_new_tokens is not None and not 0 <= self.max_new_tokens <= MAX_COUNT:
@@ -93,7 +109,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
         verify_token_ids("logit_bias", self.logit_bias, vocab_size)
         for value in self.logit_bias.values():
-            _between("logit_bias", value, -100.0, 100.0)
+            _between("logit_bias", value)
 
 
 def verify_token_ids(param: str, ids: Any, vocab_size: int) -> None:
@@ -108,11 +124,14 @@ def verify_token_ids(param: str, ids: Any, vocab_size: int) -> None:
     _refuse(param, wrong, f"token ids from 0 to {vocab_size - 1}")
 
 
-def _between(param: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
+def _between(param: str, value: float) -> None:
+    low, high, excludes_low = RANGES[param]
     # written so that NaN, which fails every comparison, is refused
-    if math.isfinite(value) and low <= value <= high and not (open_low and value == low):
+    if math.isfinite(value) and low <= value <= high and not (excludes_low and value == low):
         return
-    _refuse(param, value, f"{'greater than' if open_low else 'from'} {low:g} {'and at most' if open_low else 'to'} {high:g}")
+    _refuse(
+        param, value, f"{'greater than' if excludes_low else 'from'} {low:g} {'and at most' if excludes_low else 'to'} {high:g}"
+    )
 
 
 def _refuse(param: str, value: object, limit: str) -> None:

@@ -65,9 +65,7 @@ def serving(answers: dict[str, Any]) -> Iterator[str]:
 
 
 def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        main.app(list(arguments))
-    return int(end.value.code or 0)
+    return main.run(list(arguments))
 
 
 def free_url() -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from millstream.cli import main
-from millstream.config import ServerConfig
+from millstream.cli.options import title
+from millstream.config import GROUPS, ServerConfig
 from millstream.messages import EngineInfo
 
 
@@ -30,9 +32,7 @@ def supervisor(monkeypatch: pytest.MonkeyPatch) -> type[FakeSupervisor]:
 
 
 def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        main.app(["serve", *arguments])
-    return int(end.value.code or 0)
+    return main.run(["serve", *arguments])
 
 
 def test_flags_reach_the_configuration(supervisor: type[FakeSupervisor]) -> None:
@@ -137,3 +137,62 @@ def test_the_banner_shows_how_to_talk_to_the_server() -> None:
     keyed = main.ready_banner("http://127.0.0.1:30000", "some-model", engine, needs_key=True)
     assert "-H 'Authorization: Bearer KEY'" in keyed
     assert 'api_key="KEY"' in keyed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--prot", "1"), "Unknown option: --prot"),
+        (("--port", "x"), "--port"),
+        (("--port", "3.7"), "`3.7` is not a whole number"),
+        (("--executor", "fast"), "native"),
+        (("--port",), "--port"),
+        (("one", "two"), "two"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_status_2(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("millstream: ")
+    assert message in line
+
+
+def test_a_wrong_variable_of_the_environment_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_PORT", "eighty")
+    assert run() == 2
+    assert "MILLSTREAM_PORT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_help_has_the_options_under_the_titles_of_their_groups(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert run("--help") == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= columns
+    positions = [text.index(f" {title(group)} ─") for group in GROUPS]
+    assert positions == sorted(positions)
+    for group, start, end in zip(GROUPS, positions, [*positions[1:], len(text)], strict=True):
+        for option in dataclasses.fields(group):
+            assert f"--{option.name.replace('_', '-')}"[:20] in text[start:end]  # long names are broken in two
+
+
+def test_the_start_says_which_options_differ_from_the_defaults_and_why(
+    supervisor: type[FakeSupervisor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "server.yaml"
+    file.write_text("executor: scripted\napi_key: [geheim]\nlog_level: info\n")
+    monkeypatch.setenv("MILLSTREAM_MAX_RUNNING_REQUESTS", "8")
+    assert run("--port", "0", "--config", str(file)) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "options:" in line]
+    assert "port=0 (flag)" in line
+    assert "max_running_requests=8 (environment, MILLSTREAM_MAX_RUNNING_REQUESTS)" in line
+    assert f"executor=scripted ({file}, line 1)" in line
+    assert f"api_key=1 hidden ({file}, line 2)" in line
+    assert "geheim" not in line
+    assert "log_level" not in line

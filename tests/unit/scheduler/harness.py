@@ -291,6 +291,7 @@ class Desk:
         priority: int = 0,
         wants_embedding: bool = False,
         input_embeds: bytes | None = None,
+        is_probe: bool = False,
         logprobs: LogprobParams | None = None,
         **sampling: Any,
     ) -> None:
@@ -312,6 +313,7 @@ class Desk:
                 priority=priority,
                 wants_embedding=wants_embedding,
                 input_embeds=input_embeds,
+                is_probe=is_probe,
                 logprobs=logprobs,
                 timing=Timing(),
             )

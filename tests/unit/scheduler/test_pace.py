@@ -8,7 +8,7 @@ from millstream.execution.interface import ForwardBatch, ForwardOutput
 from millstream.messages import AdmissionOutput
 from millstream.scheduler.pace import MEMORY_S, Pace, retry_after_s
 from millstream.scheduler.waiting import WaitingQueue
-from tests.unit.scheduler.harness import CheckingExecutor, Desk
+from tests.unit.scheduler.harness import CheckingExecutor, Desk, desk
 from tests.unit.scheduler.test_deadlines import Time
 from tests.unit.scheduler.test_waiting import req
 
@@ -75,3 +75,14 @@ def test_a_refused_request_is_told_by_the_pace_and_so_is_the_entry() -> None:
     assert refused.retry_after_s == 34  # 60 tokens of prompts, two answers of 10, at 12 tokens in 5 seconds
     verdicts = [message for message in at.to_entry.sent if isinstance(message, AdmissionOutput)]
     assert verdicts[-1].retry_after_s == 34
+
+
+def test_a_probe_says_nothing_of_how_long_answers_are() -> None:
+    at, _ = desk()
+    at.submit("r", max_new=20, ignore_eos=True)
+    at.run()
+    usual = at.scheduler._pace._mean_output
+    for number in range(20):
+        at.submit(f"probe-{number}", max_new=1, ignore_eos=True, is_probe=True)
+        at.run()
+    assert at.scheduler._pace._mean_output == usual == 20

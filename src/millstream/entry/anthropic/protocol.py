@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
+from millstream.entry.limits import MaxTokens, Priority, Rid, Salt, Seed, StopStrings, Temperature, Timeout, TopP
+from millstream.messages.sampling import MAX_COUNT
 
 
 class PromptFields(Struct, kw_only=True):
@@ -21,18 +23,18 @@ class PromptFields(Struct, kw_only=True):
 class MessagesRequest(PromptFields, kw_only=True):
     """POST /v1/messages. From `seed` on the fields are our own, as the other routes have them."""
 
-    max_tokens: int
-    stop_sequences: list[str] = []
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0  # 0: off
+    max_tokens: MaxTokens
+    stop_sequences: StopStrings = []
+    temperature: Temperature = 1.0
+    top_p: TopP = 1.0
+    top_k: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = 0  # 0: off
     stream: bool = False
-    seed: int | None = None
-    rid: str | None = None
-    timeout: float | None = None  # seconds
-    priority: int = 0  # the higher goes first
-    cache_salt: str = ""
-    extra_key: str = ""
+    seed: Seed | None = None
+    rid: Rid | None = None
+    timeout: Timeout | None = None  # seconds
+    priority: Priority = 0  # the higher goes first
+    cache_salt: Salt = ""
+    extra_key: Salt = ""
 
 
 class Message(Struct, kw_only=True):
@@ -88,8 +90,42 @@ _PROMPT_REFUSED = {
     "speed": Refused("there is one speed", ("standard",)),
 }
 
+BLOCKS: dict[str, FieldRules[Any]] = {
+    "text": FieldRules(
+        honoured=TextBlock,
+        example={"type": "text", "text": "Say hello"},
+        without_effect={**_CACHED, "citations": "they point at sources; the text is the same without them"},
+    ),
+    "thinking": FieldRules(
+        honoured=ThinkingBlock,
+        example={"type": "thinking", "thinking": "well"},
+        without_effect={"signature": "not checked: no thinking is signed by this server"},
+    ),
+    "tool_use": FieldRules(
+        honoured=ToolUseBlock,
+        example={"type": "tool_use", "id": "t", "name": "f", "input": {}},
+        without_effect={**_CACHED, "caller": "not told to the model", "toolset_name": "not told to the model"},
+    ),
+    "tool_result": FieldRules(
+        honoured=ToolResultBlock,
+        example={"type": "tool_result", "tool_use_id": "t"},
+        without_effect={
+            **_CACHED,
+            "is_error": "chat templates have no place for it; `content` says what went wrong",
+            "toolset_name": "not told to the model",
+        },
+    ),
+}
+MESSAGE = FieldRules(
+    honoured=Message, parts={"content": tuple(BLOCKS.values())}, example={"role": "user", "content": "Say hello"}
+)
+_PARTS: dict[str, FieldRules[Any] | tuple[FieldRules[Any], ...]] = {"messages": MESSAGE, "system": BLOCKS["text"]}
+_EXAMPLE = {"messages": [{"role": "user", "content": "Say hello"}]}
+
 MESSAGES = FieldRules(
     honoured=MessagesRequest,
+    parts=_PARTS,
+    example={**_EXAMPLE, "max_tokens": 16},
     without_effect={**_CACHED, "metadata": "`user_id` is not used"},
     refused={
         **_PROMPT_REFUSED,
@@ -100,26 +136,6 @@ MESSAGES = FieldRules(
         "stop": Refused("use `stop_sequences`", ([],)),
     },
 )
-COUNT_TOKENS = FieldRules(honoured=PromptFields, without_effect=_CACHED, refused=_PROMPT_REFUSED)
-
-MESSAGE = FieldRules(honoured=Message)
-BLOCKS: dict[str, FieldRules[Any]] = {
-    "text": FieldRules(
-        honoured=TextBlock, without_effect={**_CACHED, "citations": "they point at sources; the text is the same without them"}
-    ),
-    "thinking": FieldRules(
-        honoured=ThinkingBlock, without_effect={"signature": "not checked: no thinking is signed by this server"}
-    ),
-    "tool_use": FieldRules(
-        honoured=ToolUseBlock,
-        without_effect={**_CACHED, "caller": "not told to the model", "toolset_name": "not told to the model"},
-    ),
-    "tool_result": FieldRules(
-        honoured=ToolResultBlock,
-        without_effect={
-            **_CACHED,
-            "is_error": "chat templates have no place for it; `content` says what went wrong",
-            "toolset_name": "not told to the model",
-        },
-    ),
-}
+COUNT_TOKENS = FieldRules(
+    honoured=PromptFields, parts=_PARTS, example=_EXAMPLE, without_effect=_CACHED, refused=_PROMPT_REFUSED
+)

@@ -5,6 +5,7 @@ A route with a body cannot be written without its `FieldRules`, so nothing is ta
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -34,6 +35,11 @@ class Route:
     """Whose key it takes."""
     is_counted: bool = True
     """Refused where there are too many calls already."""
+
+    @property
+    def summary(self) -> str:
+        """The first line of what its handler says of itself."""
+        return (inspect.getdoc(self.handler) or "").partition("\n")[0]
 
 
 def get(path: str, handler: Handler, *, query: tuple[str, ...] = (), access: Access = "user") -> Route:

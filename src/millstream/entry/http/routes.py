@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import msgspec
+
 from millstream.entry.anthropic.messages import count_tokens, messages
 from millstream.entry.anthropic.protocol import COUNT_TOKENS, MESSAGES
-from millstream.entry.http.route import get, post
+from millstream.entry.describe.capabilities import describe_api, describe_server
+from millstream.entry.describe.openapi import document
+from millstream.entry.http.exchange import Exchange
+from millstream.entry.http.route import Route, get, post
 from millstream.entry.native.abort import abort_request
 from millstream.entry.native.flush import flush_cache
 from millstream.entry.native.generate import generate
@@ -19,8 +26,20 @@ from millstream.entry.openai.completions import completions
 from millstream.entry.openai.embeddings import embeddings
 from millstream.entry.openai.embeddings_protocol import EMBEDDINGS
 from millstream.entry.openai.protocol import CHAT, COMPLETIONS
+from millstream.entry.service import Service
 
-ROUTES = (
+
+async def capabilities(exchange: Exchange, service: Service) -> None:
+    """Every endpoint and field with what becomes of it, and what the served model can do."""
+    await exchange.send_json({**describe_server(service), **_api()})
+
+
+async def openapi(exchange: Exchange, service: Service) -> None:
+    """This API as an OpenAPI 3.1 document."""
+    await exchange.send_json(_document())
+
+
+ROUTES: tuple[Route, ...] = (
     get("/", root),
     get("/health", health, access="open"),
     get("/ready", ready, access="open"),
@@ -32,6 +51,8 @@ ROUTES = (
     get("/flush_cache", flush_cache, query=("timeout",), access="admin"),
     post("/flush_cache", flush_cache, None, access="admin"),
     get("/debug/ledger", debug_ledger, query=("rid",), access="admin"),
+    get("/openapi.json", openapi),
+    get("/v1/capabilities", capabilities),
     get("/v1/models", models),
     get("/v1/models/{model}", model),
     post("/v1/chat/completions", chat_completions, CHAT),
@@ -47,3 +68,13 @@ ROUTES = (
     post("/detokenize", detokenize, DETOKENIZE),
     post("/v1/detokenize", detokenize, DETOKENIZE),
 )
+
+
+@cache
+def _api() -> dict[str, msgspec.Raw]:
+    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in describe_api(ROUTES).items()}
+
+
+@cache
+def _document() -> bytes:
+    return msgspec.json.encode(document(ROUTES))

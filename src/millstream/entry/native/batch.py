@@ -60,6 +60,10 @@ async def read_batch(request: GenerateRequest, encoder: PromptEncoder, engine: E
     """
     prompts = await read_prompts(request, encoder, engine, places)
     count = len(prompts.items)
+    ids = [_ids_of(prompt) for prompt in prompts.items]
+    for index, each in enumerate(ids):
+        if each is not None:
+            check_prompt(each, engine, prompts.place(index), is_prompt_only=True)
     spread = _Spread(count if prompts.is_batch else None)
     sampling, n = await _sampling(request.sampling_params, spread, engine)
     if n * count > places:
@@ -67,10 +71,9 @@ async def read_batch(request: GenerateRequest, encoder: PromptEncoder, engine: E
             f"{count} prompts with n = {n} make {n * count} answers; at most {places} are allowed.",
             param="sampling_params.n",
         )
-    ids = [_ids_of(prompt) for prompt in prompts.items]
     for index, each in enumerate(ids):
-        if each is not None:
-            check_prompt(each, engine, prompts.place(index), is_prompt_only=sampling[index].max_new_tokens == 0)
+        if each is not None and sampling[index].max_new_tokens != 0:
+            check_prompt(each, engine, prompts.place(index))  # again: now it is known that something is to be made
     salts = spread("cache_salt", request.cache_salt)
     keys = spread("extra_key", request.extra_key)
     wishes = _wishes(request, spread, engine)

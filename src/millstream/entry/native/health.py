@@ -77,13 +77,16 @@ async def _prove(service: Service, manager: TokenizerManager) -> str | None:
 
 async def _sees_steps(manager: TokenizerManager) -> bool:
     """Wait until the engine has ended a step, as scheduler and detokenizer say; False: they do not answer."""
+    first: int | None = None
     try:
-        first = (await manager.questions.stats(MAX_LIMIT_S)).steps
-        while (await manager.questions.stats(MAX_LIMIT_S)).steps == first:
+        while True:
+            num_steps = (await manager.questions.stats(MAX_LIMIT_S)).steps
+            if first not in (None, num_steps):
+                return True
+            first = num_steps
             await asyncio.sleep(LOOK_EVERY_S)
     except EngineDeadError:
         return False
-    return True
 
 
 async def _make_token(service: Service, manager: TokenizerManager, now: float) -> bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
+from millstream.entry.limits import MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Seed, Timeout, TokenId, TokenLists
+from millstream.entry.openai.messages import MESSAGE
 from millstream.entry.sampling import SamplingFields
+from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
 
 DEFAULT_MAX_NEW_TOKENS = 128
+TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
+StartLen = Annotated[int, Meta(ge=-1)]
 
 
 class GenerateRequest(Struct, kw_only=True):
@@ -19,32 +24,32 @@ class GenerateRequest(Struct, kw_only=True):
     """
 
     text: str | list[str] | None = None
-    input_ids: list[int | list[int]] | None = None
+    input_ids: list[TokenId | list[TokenId]] | None = None
     input_embeds: list[Any] | None = None  # numbers, `[positions, hidden]`, in place of the embeddings of ids
     sampling_params: dict[str, Any] | list[dict[str, Any]] = {}
-    rid: str | list[str] | None = None
+    rid: Rid | list[Rid] | None = None
     stream: bool = False
     incremental_streaming_output: bool = False  # of a stream: each event has what is new, and not all so far
     include_progress: bool = False  # of a stream
     return_logprob: bool | list[bool] = False
-    logprob_start_len: int | list[int] = -1  # the first prompt position told; -1: none
-    top_logprobs_num: int | list[int] = 0
-    token_ids_logprob: list[int | list[int] | None] = []
+    logprob_start_len: StartLen | list[StartLen] = -1  # the first prompt position told; -1: none
+    top_logprobs_num: TopLogprobs | list[TopLogprobs] = 0
+    token_ids_logprob: list[TokenId | list[TokenId] | None] = []
     return_text_in_logprobs: bool = False
     return_prompt_token_ids: bool = False
-    timeout: float | None = None  # seconds
-    priority: int = 0  # the higher goes first
-    cache_salt: str | list[str] = ""
-    extra_key: str | list[str] = ""
+    timeout: Timeout | None = None  # seconds
+    priority: Priority = 0  # the higher goes first
+    cache_salt: Salt | list[Salt] = ""
+    extra_key: Salt | list[Salt] = ""
 
 
 class NativeSampling(SamplingFields, kw_only=True):
     """`sampling_params` of /generate. `sampling_seed` is SGLang's name of `seed`."""
 
-    max_new_tokens: int | None = None  # absent: DEFAULT_MAX_NEW_TOKENS, shortened to what the context leaves
-    min_new_tokens: int = 0
+    max_new_tokens: MaxTokens | None = None  # absent: DEFAULT_MAX_NEW_TOKENS, shortened to what the context leaves
+    min_new_tokens: MinTokens = 0
     n: int = 1
-    sampling_seed: int | None = None
+    sampling_seed: Seed | None = None
 
 
 class AbortRequest(Struct, kw_only=True):
@@ -71,7 +76,7 @@ class DetokenizeRequest(Struct, kw_only=True):
     """POST /detokenize: a list of token ids, or a list of such lists."""
 
     model: str = ""
-    tokens: list[Any]
+    tokens: TokenLists
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
 
@@ -80,16 +85,16 @@ class ScoreRequest(Struct, kw_only=True):
     """POST /v1/score: `query` and `items` both as text or both as token ids."""
 
     model: str = ""
-    query: str | list[int]
-    items: str | list[Any]
-    label_token_ids: list[int]
+    query: str | list[TokenId]
+    items: str | Prompts
+    label_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LOGPROB_TOKEN_IDS)]
     apply_softmax: bool = False  # among the labels; otherwise probabilities among all tokens
     item_first: bool = False  # before the query
-    rid: str | None = None
-    timeout: float | None = None  # seconds
-    priority: int = 0  # the higher goes first
-    cache_salt: str = ""
-    extra_key: str = ""
+    rid: Rid | None = None
+    timeout: Timeout | None = None  # seconds
+    priority: Priority = 0  # the higher goes first
+    cache_salt: Salt = ""
+    extra_key: Salt = ""
 
 
 _NO_GRAMMAR = "structured output is not supported by this server"
@@ -115,6 +120,7 @@ SAMPLING = FieldRules(
 
 GENERATE = FieldRules(
     honoured=GenerateRequest,
+    example={"text": ["Once upon a time"], "sampling_params": [{"max_new_tokens": 16}]},
     parts={"sampling_params": SAMPLING},
     without_effect={
         "no_logs": "no prompt or answer text is ever logged",
@@ -155,22 +161,26 @@ GENERATE = FieldRules(
 
 ABORT = FieldRules(
     honoured=AbortRequest,
+    example={"abort_all": True},
     for_admins=("abort_all", "prefix"),
     refused=dict.fromkeys(("abort_message", "finished_reason"), Refused("the reason of an abort is the server's to say")),
 )
 
 TOKENIZE = FieldRules(
     honoured=TokenizeRequest,
+    parts={"messages": MESSAGE},
+    example={"prompt": "Once upon a time"},
     refused={
         "tools": Refused("tools are not supported by this server", ([],)),
         "chat_template": Refused("the server's operator chooses the template"),
     },
 )
 
-DETOKENIZE = FieldRules(honoured=DetokenizeRequest)
+DETOKENIZE = FieldRules(honoured=DetokenizeRequest, example={"tokens": [1, 2, 3]})
 
 SCORE = FieldRules(
     honoured=ScoreRequest,
+    example={"query": "Is the sky blue?", "items": [" Yes", " No"], "label_token_ids": [1, 2]},
     refused={
         "temperature": Refused("probabilities are the model's own", (1, 1.0)),
         "return_token_logprobs": Refused("the prompts' log probabilities are told by /generate", (False,)),

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from millstream.entry.deadline import before, resolve_deadline
 from millstream.entry.failure import Failure, failure_of_abort
@@ -70,8 +73,9 @@ async def _run(exchange: Exchange, service: Service, request: ScoreRequest, rece
     generation = await manager.generate_request(rid, requests, origin)
     with release_after(manager, generation):
         made = await collect(generation, _failure)
-        scores = [_scores(each, apply_softmax=request.apply_softmax) for each in made]
-        await exchange.send_json({"object": "scoring", "scores": scores, "model": model, "usage": _usage(generation)})
+        work = partial(_body, made, model, _usage(generation), apply_softmax=request.apply_softmax)
+        body = await manager.prompts.off_loop(len(made) * len(request.label_token_ids), work)
+        await exchange.send_json(body)
         generation.stamp_written(service.clock(), last=True)
 
 
@@ -130,6 +134,11 @@ def _check_tokens(prompts: list[list[int]], limit: int) -> None:
 
 def _failure(finish: FinishReason) -> Failure | None:
     return failure_of_abort(finish) if isinstance(finish, Abort) else None
+
+
+def _body(made: list[Whole], model: str, usage: dict[str, Any], *, apply_softmax: bool) -> bytes:
+    scores = [_scores(each, apply_softmax=apply_softmax) for each in made]
+    return msgspec.json.encode({"object": "scoring", "scores": scores, "model": model, "usage": usage})
 
 
 def _scores(made: Whole, *, apply_softmax: bool) -> list[float]:

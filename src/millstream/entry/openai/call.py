@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from millstream.entry.limits import MAX_RID_CHARS
 from millstream.entry.openai.protocol import MAX_CHOICES, GenerationFields
 from millstream.entry.sampling import cache_namespace
 from millstream.errors import RequestError
 from millstream.messages import GenerateReqInput, LogprobParams, Timing
 from millstream.messages.sampling import MAX_COUNT
-
-MAX_RID_CHARS = 128
 
 
 def resolve_rid(rid: str | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from millstream.entry.fields import FieldRules, Refused
+from millstream.entry.limits import Priority, Rid, Salt, Timeout
 
 
 class EmbeddingRequest(Struct, kw_only=True):
@@ -16,17 +17,18 @@ class EmbeddingRequest(Struct, kw_only=True):
     model: str = ""  # empty: the served model
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
-    cache_salt: str = ""
-    extra_key: str = ""
-    rid: str | None = None
-    timeout: float | None = None  # seconds
-    priority: int = 0  # the higher goes first
+    cache_salt: Salt = ""
+    extra_key: Salt = ""
+    rid: Rid | None = None
+    timeout: Timeout | None = None  # seconds
+    priority: Priority = 0  # the higher goes first
 
 
 _NO_MEDIA = "this server takes text only"
 
 EMBEDDINGS = FieldRules(
     honoured=EmbeddingRequest,
+    example={"input": "The food was delicious."},
     without_effect={
         "user": "not used",
         "metadata": "not stored",

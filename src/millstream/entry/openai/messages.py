@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
+from msgspec import Struct
+
+from millstream.entry.fields import FieldRules
 from millstream.errors import RequestError
 from millstream.text.conversation import MAX_MESSAGES
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_FIELDS = frozenset({"role", "content", "name", "refusal", "reasoning_content", "reasoning", "tool_calls", "tool_call_id"})
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+
+class ContentPart(Struct, kw_only=True):
+    """An item of `content`: text alone, what `type` says it is."""
+
+    type: Literal["text", "refusal"]
+    text: str = ""
+    refusal: str = ""
+
+
+class ChatMessage(Struct, kw_only=True):
+    """An item of `messages`, as the chat template gets it. `check_messages` and `text.conversation` look at its values."""
+
+    role: Role
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # another name of it
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+PART = FieldRules(
+    honoured=ContentPart,
+    without_effect={"cache_control": "prefixes are cached without being marked; use `cache_salt` to keep them apart"},
+    example={"type": "text", "text": "Say hello"},
+)
+MESSAGE = FieldRules(honoured=ChatMessage, parts={"content": PART}, example={"role": "user", "content": "Say hello"})
+ROLES = get_args(Role)
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")  # clients send whole earlier answers back, with everything they did not use
 _NEEDS_TOOLS = ("tool_calls", "tool_call_id")
 
@@ -27,15 +59,24 @@ def check_messages(messages: list[dict[str, Any]]) -> int | None:
         role = message.get("role")
         if role not in ROLES:
             raise RequestError(f"{where}.role is {role!r}; it must be one of {', '.join(ROLES)}.", param=f"{where}.role")
-        for name, value in message.items():
-            if name not in _FIELDS and value not in _EMPTY:
-                raise RequestError(
-                    f"Unrecognized or unsupported field `{name}` in {where}.", param=f"{where}.{name}", code="unknown_parameter"
-                )
+        _check_names(message, MESSAGE, where)
+        content = message.get("content")
+        for number, part in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(part, dict):
+                _check_names(part, PART, f"{where}.content[{number}]")
         tooled = role in ("tool", "function") or any(message.get(name) not in _EMPTY for name in _NEEDS_TOOLS)
         if tooled and first_tooled is None:
             first_tooled = index
     return first_tooled
+
+
+def _check_names(given: dict[str, Any], rules: FieldRules[Any], where: str) -> None:
+    for name, value in given.items():
+        if name not in rules.honoured.__struct_fields__ and name not in rules.without_effect and value not in _EMPTY:
+            shown = name[:100]
+            raise RequestError(
+                f"Unrecognized or unsupported field `{shown}` in {where}.", param=f"{where}.{shown}", code="unknown_parameter"
+            )
 
 
 def text_size(messages: list[dict[str, Any]]) -> int:

@@ -7,9 +7,15 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
+from millstream.entry.limits import AnswerTokens, MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Timeout, declared
+from millstream.entry.openai.messages import MESSAGE
+from millstream.entry.openai.wanted import MAX_TOP
 from millstream.entry.sampling import SamplingFields
 
 MAX_CHOICES = 128  # n, and n times the number of prompts
+
+
+TopLogprobs = Annotated[int, declared(minimum=0, maximum=MAX_TOP)]
 
 
 class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -27,18 +33,18 @@ class GenerationFields(SamplingFields, kw_only=True):
     model: str = ""  # empty: the served model
     stream: bool = False
     stream_options: StreamOptions | None = None
-    n: int = 1
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    min_tokens: int = 0
-    cache_salt: str = ""
-    extra_key: str = ""
-    rid: str | None = None
-    timeout: float | None = None  # seconds
-    priority: int = 0  # the higher goes first
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] = 1
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
+    min_tokens: MinTokens = 0
+    cache_salt: Salt = ""
+    extra_key: Salt = ""
+    rid: Rid | None = None
+    timeout: Timeout | None = None  # seconds
+    priority: Priority = 0  # the higher goes first
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False  # in `logprobs` tokens go by their ids
-    prompt_logprobs: int | None = None  # so many of the likeliest at each position of the prompt; not in a stream
+    prompt_logprobs: TopLogprobs | None = None  # so many of the likeliest at each position of the prompt; not in a stream
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = (
         None  # answered by the only one, `default`
     )
@@ -48,8 +54,10 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[dict[str, Any]]
+    max_tokens: AnswerTokens | None = None
+    max_completion_tokens: AnswerTokens | None = None
     logprobs: bool = False
-    top_logprobs: int | None = None
+    top_logprobs: TopLogprobs | None = None
     add_generation_prompt: bool | None = None  # default: true, unless the last message is continued
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
@@ -58,10 +66,10 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
 class CompletionRequest(GenerationFields, kw_only=True):
     """POST /v1/completions. `prompt`: text, ids, or a list of either. Of `best_of` answers a prompt the `n` best are given."""
 
-    prompt: str | list[Any]
+    prompt: str | Prompts
     best_of: int | None = None
     echo: bool = False
-    logprobs: int | None = None  # alternatives for each token
+    logprobs: TopLogprobs | None = None  # alternatives for each token
     add_special_tokens: bool = True  # of prompts that are text
 
     @property
@@ -168,6 +176,8 @@ _NO_TEMPLATES = "the server's operator chooses the template"
 
 CHAT = FieldRules(
     honoured=ChatCompletionRequest,
+    parts={"messages": MESSAGE},
+    example={"messages": [{"role": "user", "content": "Say hello"}]},
     without_effect=_WITHOUT_EFFECT,
     forms=_FORMS,
     refused={
@@ -181,6 +191,7 @@ CHAT = FieldRules(
 
 COMPLETIONS = FieldRules(
     honoured=CompletionRequest,
+    example={"prompt": "Once upon a time"},
     without_effect=_WITHOUT_EFFECT,
     forms=_FORMS,
     refused={

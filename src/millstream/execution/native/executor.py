@@ -18,7 +18,7 @@ from platformdirs import user_cache_path
 
 from millstream.checkpoint.config import ModelConfig
 from millstream.checkpoint.locate import ModelSource
-from millstream.checkpoint.weights import open_checkpoint
+from millstream.checkpoint.weights import Checkpoint, open_checkpoint
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
@@ -26,8 +26,10 @@ from millstream.execution.logprobs import note_prompt, prompt_positions
 from millstream.execution.machine import capabilities_of, context_limit, machine_memory, num_cores, pool_pages
 from millstream.execution.native.availability import find_native, native_module
 from millstream.execution.native.loader import kv_bytes_per_token, load_native_model
+from millstream.execution.native.packing import plan_matrices, total_bytes
 from millstream.execution.native.parts import Part, Question, cut, prompt_question
 from millstream.execution.native.sampler import StepSampler
+from millstream.execution.plan import ExecutorPlan
 from millstream.execution.sampling import NOT_FINITE
 from millstream.execution.verify import draw_with_drafts, note_drawn
 from millstream.messages.details import Logprobs, no_logprobs
@@ -153,31 +155,54 @@ def load_native_executor(config: ServerConfig, source: ModelSource) -> NativeExe
     Raises:
         StartupError: the model is broken or not supported, or the options do not fit it.
     """
+    checkpoint, plan = _plan(config, source)
+    model = checkpoint.config
+    native = load_native_model(
+        checkpoint,
+        source,
+        cache_dir=Path(config.cache_dir).expanduser() if config.cache_dir else user_cache_path("millstream"),
+        kv_type=plan.kv_dtype,
+        num_pages=plan.num_pages,
+        page_size=config.page_size,
+        threads=plan.threads,
+    )
+    log.info(
+        "loaded %s (%d layers, %s kernels, %d threads, %d KV pages of %d tokens, %s)",
+        source.names[0], model.num_layers, native.isa, plan.threads, plan.num_pages, config.page_size,
+        plan.kv_dtype,
+    )  # fmt: skip
+    return NativeExecutor(
+        native,
+        capabilities_of(config, model, context_length=plan.context_length, num_pages=plan.num_pages, executor="native"),
+    )
+
+
+def plan_native(config: ServerConfig, source: ModelSource) -> ExecutorPlan:
+    """What `load_native_executor` would take. Reads no weights.
+
+    Raises:
+        StartupError: as there.
+    """
+    return _plan(config, source)[1]
+
+
+def _plan(config: ServerConfig, source: ModelSource) -> tuple[Checkpoint, ExecutorPlan]:
     checkpoint = open_checkpoint(source)
     model = checkpoint.config
     check_native(config, model)
     context_length = context_limit(config, model)
     kv_type = "fp16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
-    num_pages = pool_pages(
-        config, context_length=context_length, bytes_per_token=kv_bytes_per_token(model, kv_type), memory=machine_memory()
-    )
-    threads = config.threads or num_cores()
-    native = load_native_model(
-        checkpoint,
-        source,
-        cache_dir=Path(config.cache_dir).expanduser() if config.cache_dir else user_cache_path("millstream"),
-        kv_type=kv_type,
-        num_pages=num_pages,
+    bytes_per_token = kv_bytes_per_token(model, kv_type)
+    return checkpoint, ExecutorPlan(
+        name="native",
+        what=describe_native(config),
+        threads=config.threads or num_cores(),
+        context_length=context_length,
+        num_pages=pool_pages(config, context_length=context_length, bytes_per_token=bytes_per_token, memory=machine_memory()),
         page_size=config.page_size,
-        threads=threads,
-    )
-    log.info(
-        "loaded %s (%d layers, %s kernels, %d threads, %d KV pages of %d tokens, %s)",
-        source.names[0], model.num_layers, native.isa, threads, num_pages, config.page_size, kv_type,
-    )  # fmt: skip
-    return NativeExecutor(
-        native,
-        capabilities_of(config, model, context_length=context_length, num_pages=num_pages, executor="native"),
+        kv_dtype=kv_type,
+        kv_bytes_per_token=bytes_per_token,
+        weight_bytes=total_bytes(plan_matrices(checkpoint)),
     )
 
 

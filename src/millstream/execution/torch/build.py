@@ -15,6 +15,7 @@ from millstream.checkpoint.weights import Checkpoint, open_checkpoint
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.machine import capabilities_of, context_limit, machine_memory, num_cores, pool_pages
+from millstream.execution.plan import ExecutorPlan, count_weights
 from millstream.execution.torch import gpu
 from millstream.execution.torch.decoder import Decoder
 from millstream.execution.torch.gather_attention import GatherAttention
@@ -35,12 +36,7 @@ def load_torch_executor(config: ServerConfig, source: ModelSource, *, use_gpu: b
         StartupError: the model is broken or not supported, or the options do not fit it.
     """
     is_gpu = can_use_gpu() if use_gpu is None else use_gpu
-    own_kv = "bf16" if is_gpu else "fp32"
-    if config.kv_cache_dtype not in ("auto", own_kv):
-        raise StartupError(
-            f"kv_cache_dtype is {config.kv_cache_dtype}; the torch executor keeps keys and values in {own_kv} here.",
-            hint="leave --kv-cache-dtype out, or pass --executor native",
-        )
+    own_kv = _kv_dtype(config, is_gpu)
     checkpoint = open_checkpoint(source)
     context_length = context_limit(config, checkpoint.config)
     try:
@@ -64,6 +60,47 @@ def load_torch_executor(config: ServerConfig, source: ModelSource, *, use_gpu: b
 def describe_torch(config: ServerConfig) -> str:
     """What would compute, in a few words."""
     return f"torch {torch.__version__} on {_device_name(config, can_use_gpu())}"
+
+
+def plan_torch(config: ServerConfig, source: ModelSource) -> ExecutorPlan:
+    """What `load_torch_executor` would take. Reads no weights.
+
+    Raises:
+        StartupError: as there.
+    """
+    is_gpu = can_use_gpu()
+    kv_dtype = _kv_dtype(config, is_gpu)
+    model = open_checkpoint(source).config
+    context_length, dtype = context_limit(config, model), torch.bfloat16 if is_gpu else torch.float32
+    weights, bytes_per_token = count_weights(model) * dtype.itemsize, _bytes_per_token(model, dtype)
+    if is_gpu:
+        free, total = torch.cuda.mem_get_info()
+        num_pages = gpu.pool_pages(config, bytes_per_token=bytes_per_token, free=free - weights, total=total)
+    else:
+        if model.tie_embeddings:  # held twice: see `load_weights`
+            weights += model.vocab_size * model.hidden_size * dtype.itemsize
+        num_pages = pool_pages(config, context_length=context_length, bytes_per_token=bytes_per_token, memory=machine_memory())
+    return ExecutorPlan(
+        name="torch",
+        what=describe_torch(config),
+        threads=config.threads or num_cores(),
+        context_length=context_length,
+        num_pages=num_pages,
+        page_size=config.page_size,
+        kv_dtype=kv_dtype,
+        kv_bytes_per_token=bytes_per_token,
+        weight_bytes=weights,
+    )
+
+
+def _kv_dtype(config: ServerConfig, is_gpu: bool) -> str:
+    own = "bf16" if is_gpu else "fp32"
+    if config.kv_cache_dtype not in ("auto", own):
+        raise StartupError(
+            f"kv_cache_dtype is {config.kv_cache_dtype}; the torch executor keeps keys and values in {own} here.",
+            hint="leave --kv-cache-dtype out, or pass --executor native",
+        )
+    return own
 
 
 def can_use_gpu() -> bool:

@@ -182,6 +182,7 @@ def test_an_assistant_message_at_the_end_is_continued() -> None:
         HI,
         [*HI, {"role": "assistant", "content": "The"}],
         [{"role": "user", "content": [{"type": "text", "text": "Grüße, 世界 🙂"}]}],
+        [{"role": "user", "content": "a control token of the template, as text: <|im_end|>"}],
     ],
 )
 def test_count_tokens_counts_the_prompt_of_the_same_request(messages: list[Any]) -> None:

@@ -138,6 +138,29 @@ def test_what_shows_or_ends_the_requests_of_others_is_for_admins(
     run(scenario())
 
 
+@pytest.mark.parametrize("host", ["h/health?x=", "h/health", "h:80/ready?", "h/health#", "h;/health", "../health", ""])
+def test_what_a_host_header_says_is_no_way_around_a_key(host: str) -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(api_key=("secret",)))
+        response = await post(entry.app, "/v1/chat/completions", CHAT, headers={"host": host})
+        assert (response.status, response.error["code"]) == (401, "invalid_api_key")
+        assert entry.engine.sent == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "path", ["/health/../server_info", "/health/", "//health", "/HEALTH", "/health;x", "/ready/v1/models", "/health%2f"]
+)
+def test_a_path_that_only_looks_like_a_probe_needs_a_key(path: str) -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(api_key=("secret",)))
+        assert (await ask(entry, "GET", path, None)).status == 401
+        assert (await ask(entry, "GET", path, "Bearer secret")).status == 404
+
+    run(scenario())
+
+
 def test_a_user_may_abort_by_rid() -> None:
     async def scenario() -> None:
         entry = Entry(ServerConfig(api_key=("user",), admin_api_key=("admin",)))

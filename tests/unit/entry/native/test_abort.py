@@ -109,6 +109,29 @@ def test_an_abort_before_dispatch_ends_the_request_here() -> None:
     run(scenario())
 
 
+def test_an_abort_of_a_batch_ends_the_encoding_of_its_texts() -> None:
+    class CountingTokenizer:
+        vocab_size = TOKENIZER.vocab_size
+        num_encoded = 0
+
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            self.num_encoded += 1
+            return [5]
+
+    async def scenario() -> None:
+        tokenizer = CountingTokenizer()
+        entry = Entry(tokenizer=tokenizer)
+        call = Call(entry.app, "/generate", {"text": [f"{number} " + "word " * 300 for number in range(50)], "rid": "r"})
+        await until(lambda: tokenizer.num_encoded > 2)
+        assert (await post(entry.app, "/abort_request", {"rid": "r_7"})).body == {"aborted": ["r_7"]}
+        response = await call.response()  # all of a call are admitted, or none
+        assert (response.status, response.error["code"]) == (499, "aborted")
+        assert tokenizer.num_encoded < 50
+        assert (entry.engine.sent, entry.manager.live_requests) == ([], 0)
+
+    run(scenario())
+
+
 def test_an_abort_at_the_final_row_or_after_it_changes_nothing() -> None:
     async def scenario() -> None:
         entry, (call,) = await live("r")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from typing import Any
 
 import msgspec
@@ -94,6 +95,19 @@ def test_query_and_item_make_the_prompt(fields: dict[str, Any], prompts: list[li
     response, entry = ask(fields)
     assert len(response.body["scores"]) == len(prompts)
     assert [request.input_ids for request in entry.engine.requests] == prompts
+
+
+def test_many_numbers_are_written_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def noted(logprobs: list[float]) -> list[float]:
+        threads.append(threading.current_thread())
+        return softmax(logprobs)
+
+    monkeypatch.setattr(score_module, "softmax", noted)
+    assert ask({"items": ["a"] * 3, "label_token_ids": [5] * 1000, "apply_softmax": True})[0].status == 200
+    assert len(threads) == 3
+    assert threading.main_thread() not in threads
 
 
 def test_one_item_has_the_rid_of_the_call() -> None:

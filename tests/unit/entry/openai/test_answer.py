@@ -284,7 +284,7 @@ def test_a_silent_stream_gets_comments_and_they_change_nothing(path: str) -> Non
 @pytest.mark.parametrize("path", [CHAT, GENERATE])
 def test_a_client_that_does_not_read_costs_one_row_and_is_dropped_after_a_while(path: str) -> None:
     async def scenario() -> None:
-        entry = Entry(ServerConfig(write_timeout_s=0.05))
+        entry = Entry(ServerConfig(write_timeout_s=0.3))
         entry.engine.answer = lambda sent: entry.engine.accept(sent.rid)
         call = Call(entry.app, path, {**BODIES[path], "stream": True})
         await entry.engine.wait_sent(TokenizedGenerateReqInput)
