@@ -58,6 +58,11 @@ class HttpOptions:
     """Seconds a client may take nothing of what waits for it before its request is ended and its connection dropped."""
     max_unsent_bytes: int = 256 * 1024
     """Bytes of a stream that may wait for its client; with more, its requests pause until the client has read on."""
+    max_stored_responses: int = 1000
+    """Responses of /v1/responses that all entry workers keep to be read and continued, each worker its part. The one that was
+    not used for longest makes room. 0: none is kept."""
+    max_stored_response_bytes: int = 64 * 1024 * 1024
+    """Bytes of them, each with the conversation before it."""
     sse_keep_alive_s: float = 15.0
     """Seconds without data after which a stream gets a comment line."""
 
@@ -275,6 +280,8 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("read_timeout_s", 0.1, 86400),
     ("write_timeout_s", 0.1, 86400),
     ("max_unsent_bytes", 64 * 1024, 1 << 30),  # a connection takes as much before a row has to wait
+    ("max_stored_responses", 0, 1 << 24),
+    ("max_stored_response_bytes", 0, 1 << 40),
     ("start_timeout_s", 1, 86400),
     ("max_restarts", 0, 1 << 20),
     ("drain_timeout_s", 0, 86400),

@@ -20,6 +20,7 @@ from millstream.config import ChildConfig, ServerConfig
 from millstream.entry.failure import failure_of_cause, failure_of_death
 from millstream.entry.http.app import App
 from millstream.entry.http.server import EntryServer, raise_descriptor_limit
+from millstream.entry.openai.responses.lookup import answer_worker
 from millstream.entry.service import LoadedText, Service
 from millstream.errors import StartupError
 from millstream.ipc.address import socket_address
@@ -27,7 +28,7 @@ from millstream.ipc.channel import PullChannel, PushChannel, SenderGone
 from millstream.ipc.control import ControlLink, PeerGone
 from millstream.ipc.entries import EntryChannels
 from millstream.ipc.pulse import BEAT_S, Pulse
-from millstream.messages import Ready, ServerState, Shutdown, ToEntry, WorkerReq
+from millstream.messages import Ready, ResponseReq, ServerState, Shutdown, ToEntry, WorkerReq
 from millstream.text.chat_prompt import ChatPrompts
 from millstream.text.tokenizer import load_configured_tokenizer
 
@@ -162,6 +163,9 @@ class _Process:
             return
         if isinstance(message, WorkerReq):
             asyncio.get_running_loop().call_soon(self._service.answer_worker, message)  # not while we read: it reads, too
+            return
+        if isinstance(message, ResponseReq):
+            self._service.responses.run(answer_worker(self._service, message))
             return
         try:
             manager.handle(message)

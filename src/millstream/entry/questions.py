@@ -19,12 +19,16 @@ from millstream.messages import (
     FlushReply,
     FlushReq,
     LedgerQuery,
+    ResponseRecord,
+    ResponseReply,
+    ResponseReq,
     StatsReply,
     StatsReq,
     WorkerReply,
     WorkerReport,
     WorkerReq,
 )
+from millstream.messages.workers import ResponseDeed
 
 ANSWER_TIMEOUT_S = 5.0
 WORKER_TIMEOUT_S = 2.0
@@ -78,7 +82,17 @@ class Questions:
         reply: WorkerReply = await self._ask(to_worker, partial(WorkerReq, entry=self._entry, ledger=ledger), WORKER_TIMEOUT_S)
         return reply.report
 
-    def answer(self, message: StatsReply | AbortOthersReply | FlushReply | WorkerReply) -> None:
+    async def response(self, to_worker: Sender, response_id: str, owner: str, deed: ResponseDeed) -> ResponseRecord | None:
+        """Have another entry worker do something with a response that it keeps; returns the response, if it has it.
+
+        Raises:
+            EngineDeadError: it does not answer.
+        """
+        ask = partial(ResponseReq, entry=self._entry, response_id=response_id, owner=owner, deed=deed)
+        reply: ResponseReply = await self._ask(to_worker, ask, WORKER_TIMEOUT_S)
+        return reply.record
+
+    def answer(self, message: StatsReply | AbortOthersReply | FlushReply | WorkerReply | ResponseReply) -> None:
         """Take an answer. One that nobody waits for any more is dropped."""
         future = self._waiting.pop(message.id, None)
         if future is not None and not future.done():

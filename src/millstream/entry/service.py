@@ -10,14 +10,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from millstream.config import ServerConfig
 from millstream.entry.failure import failure_of_death
+from millstream.entry.openai.responses.store import ResponseStore
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.errors import EngineDeadError, ModelNotFound, RequestError
 from millstream.ipc.address import entry_name, entry_number
 from millstream.ipc.channel import Sender
 from millstream.ipc.entries import EntryChannels
-from millstream.messages import EngineInfo, ProcessState, ServerState, WorkerReply, WorkerReq
+from millstream.messages import EngineInfo, LedgerQuery, ProcessState, ServerState, WorkerReply, WorkerReport, WorkerReq
 from millstream.observe.ledger import Ledger
 from millstream.text.chat_prompt import ChatPrompts
 from millstream.text.tokenizer import Tokenizer
@@ -53,6 +56,10 @@ class Service:
         self.processes = ServerState(processes={}).processes
         self.draining = False
         self.proof: asyncio.Task[str | None] | None = None  # that tokens can be made: what /health_generate waits for
+        self.responses = ResponseStore(
+            max_count=config.max_stored_responses // config.entry_workers,
+            max_bytes=config.max_stored_response_bytes // config.entry_workers,
+        )
         self._has_started = has_started  # the server could take requests once
         self._to_scheduler = to_scheduler
         self._to_workers = to_workers  # None: there are no others
@@ -127,7 +134,23 @@ class Service:
         """Tell another worker how this one is, once all that was sent to this one is read."""
         self._read_all()
         if self._manager is not None:
-            self.to_worker(message.entry).send(WorkerReply(message.id, self._manager.report(message.ledger)))
+            self.to_worker(message.entry).send(WorkerReply(message.id, self.report(message.ledger)))
+
+    def report(self, ledger: LedgerQuery | None = None) -> WorkerReport:
+        """How this worker is; with `ledger`, with its book.
+
+        Raises:
+            EngineDeadError: it is still loading.
+        """
+        if self._manager is None:
+            raise EngineDeadError("The server is still loading.", code="loading")
+        store = self.responses
+        return msgspec.structs.replace(
+            self._manager.report(ledger),
+            stored_responses=len(store),
+            stored_response_bytes=store.bytes,
+            evicted_responses=store.evicted,
+        )
 
     @property
     def started(self) -> TokenizerManager | None:

@@ -54,7 +54,7 @@ async def survey(service: Service, ledger: LedgerQuery | None = None) -> Survey:
     """
     manager = service.manager
     stats = await manager.questions.stats(ledger=ledger)
-    workers: dict[int, WorkerReport | None] = {service.entry: manager.report(ledger)}
+    workers: dict[int, WorkerReport | None] = {service.entry: service.report(ledger)}
     others = service.other_workers
 
     async def ask(number: int) -> WorkerReport | None:

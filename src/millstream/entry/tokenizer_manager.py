@@ -39,6 +39,7 @@ from millstream.messages import (
     LedgerQuery,
     ProgressOutput,
     ReplayReq,
+    ResponseReply,
     StatsReply,
     TextColumns,
     TextRow,
@@ -92,7 +93,7 @@ class TokenizerManager:
             AdmissionOutput: self._take_verdicts,
             AbortNotice: self._take_notice,
             ProgressOutput: self._take_progress,
-            **dict.fromkeys((StatsReply, AbortOthersReply, FlushReply, WorkerReply), self.questions.answer),
+            **dict.fromkeys((StatsReply, AbortOthersReply, FlushReply, WorkerReply, ResponseReply), self.questions.answer),
         }
 
     async def generate_request(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:

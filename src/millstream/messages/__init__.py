@@ -8,7 +8,7 @@
 | `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
 | `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply` | scheduler -> entry |
-| `WorkerReq`, `WorkerReply` | entry -> entry |
+| `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply` | entry -> entry |
 | `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
@@ -46,7 +46,7 @@ from millstream.messages.text_batch import BatchStrOutput, TextRow
 from millstream.messages.timing import Timing, Usage
 from millstream.messages.token_batch import BatchTokenIDOutput, DecodeOptions, TokenRow
 from millstream.messages.tokenized import TokenizedGenerateReqInput
-from millstream.messages.workers import WorkerReply, WorkerReport, WorkerReq
+from millstream.messages.workers import ResponseRecord, ResponseReply, ResponseReq, WorkerReply, WorkerReport, WorkerReq
 
 ToScheduler = (
     TokenizedGenerateReqInput | AbortReq | AbortOthersReq | PauseReq | ResumeReq | StatsReq | FlushReq | Delivered | ReplayReq
@@ -62,6 +62,8 @@ ToEntry = (
     | StatsReply
     | WorkerReq
     | WorkerReply
+    | ResponseReq
+    | ResponseReply
 )
 ToSupervisor = Ready | ChildError | Heartbeat
 FromSupervisor = ServerState | Shutdown
@@ -100,6 +102,9 @@ __all__ = [
     "Replay",
     "ReplayReq",
     "ReplayedRequest",
+    "ResponseRecord",
+    "ResponseReply",
+    "ResponseReq",
     "ResumeReq",
     "RowDetails",
     "SamplingParams",

@@ -1,6 +1,8 @@
-"""What entry workers ask each other, so that any of them can speak for the whole server."""
+"""What entry workers ask each other, so that any of them can speak for the whole server, and for the responses it keeps."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from msgspec import Struct
 
@@ -23,6 +25,9 @@ class WorkerReport(Struct, frozen=True, omit_defaults=True, gc=False):
     stream_mismatches: int
     ledger_mismatches: int
     book: Book | None = None
+    stored_responses: int = 0
+    stored_response_bytes: int = 0
+    evicted_responses: int = 0
 
 
 class WorkerReply(Struct, frozen=True, tag="worker_reply", gc=False):
@@ -30,3 +35,39 @@ class WorkerReply(Struct, frozen=True, tag="worker_reply", gc=False):
 
     id: int
     report: WorkerReport
+
+
+ResponseDeed = Literal["read", "delete", "cancel"]
+
+
+class ResponseReq(Struct, frozen=True, tag="response_req", gc=False):
+    """Do something with a response that another worker keeps, for a client of this one. entry -> entry; answered by a
+    `ResponseReply`.
+    """
+
+    id: int
+    entry: int  # the worker that asks
+    response_id: str
+    owner: str  # the digest of the client's API key, "" without keys: others' responses are not there
+    deed: ResponseDeed
+
+
+class ResponseRecord(Struct, frozen=True, gc=False):
+    """A response as it is kept, and as it travels: what is seldom looked into stays encoded, as JSON."""
+
+    owner: str
+    status: str
+    response: bytes  # the object
+    items: bytes  # the list of items that it answers, with the conversation before them
+
+    @property
+    def size(self) -> int:
+        """Bytes of what is encoded."""
+        return len(self.response) + len(self.items)
+
+
+class ResponseReply(Struct, frozen=True, omit_defaults=True, tag="response_reply", gc=False):
+    """The response, as it was or has become; None: there is none. entry -> entry."""
+
+    id: int
+    record: ResponseRecord | None = None

@@ -35,6 +35,9 @@ from millstream.messages import (
     Replay,
     ReplayedRequest,
     ReplayReq,
+    ResponseRecord,
+    ResponseReply,
+    ResponseReq,
     ResumeReq,
     SamplingParams,
     ServerState,
@@ -142,6 +145,9 @@ TOKEN_ROWS = BatchTokenIDOutput(
         pytest.param(
             WorkerReply(3, WorkerReport(4, 5, 6, 7, Book("entry-3", [], 0, {"state": 1}, {}))), ToEntry, id="worker-reply"
         ),
+        pytest.param(ResponseReq(3, 1, "resp_0", "a1", "cancel"), ToEntry, id="response-request"),
+        pytest.param(ResponseReply(3, ResponseRecord("a1", "completed", b"{}", b"[]")), ToEntry, id="response-reply"),
+        pytest.param(ResponseReply(4, None), ToEntry, id="no-response-reply"),
         pytest.param(ProgressOutput([Progress("a", place=3), Progress("b", done=5, total=9)]), ToEntry, id="progress"),
         pytest.param(Ready(process="scheduler", engine=ENGINE), ToSupervisor, id="ready"),
         pytest.param(ChildError(process="entry", message="no port", hint="other port"), ToSupervisor, id="child-error"),

@@ -52,7 +52,9 @@ class App:
                 return
             place = self._router.find(exchange.path)
             access = "user" if place is None else place.access
-            exchange.is_admin = self._keys.check(access, exchange.header(b"authorization"), exchange.header(b"x-api-key"))
+            keys = exchange.header(b"authorization"), exchange.header(b"x-api-key")
+            exchange.is_admin = self._keys.check(access, *keys)
+            exchange.owner = self._keys.owner(*keys)
             route = _route(exchange, place, headers)
             if not route.is_counted:
                 await route.handler(exchange, self._service)

@@ -37,7 +37,7 @@ class KeyRing:
             return True
         if access == "open":
             return False
-        shown = [_digest(_bearer(authorization)), _digest((api_key or b"").strip())]
+        shown = _shown(authorization, api_key)
         is_missing = authorization is None and api_key is None
         is_admin = _is_among(shown, self._admins)
         is_user = _is_among(shown, self._users) or is_admin or not self._users
@@ -49,6 +49,13 @@ class KeyRing:
             raise RequestFailed(forbidden() if _is_among(shown, self._users) else _unauthorized(is_missing=is_missing))
         return is_admin
 
+    def owner(self, authorization: bytes | None, api_key: bytes | None = None) -> str:
+        """Whose what a request makes is: the digest of its key, if it is known, and "" for everybody without one."""
+        known = self._users + self._admins
+        if not known:
+            return ""
+        return next((digest.hex() for digest in _shown(authorization, api_key) if _is_among([digest], known)), "")
+
 
 def forbidden() -> Failure:
     """The key is a user's, and this takes an admin's."""
@@ -59,6 +66,11 @@ def _unauthorized(*, is_missing: bool) -> Failure:
     how = "An API key is needed: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`."
     message = how if is_missing else "The API key is not correct."
     return Failure(401, message, "invalid_request_error", code="invalid_api_key")
+
+
+def _shown(authorization: bytes | None, api_key: bytes | None) -> list[bytes]:
+    """Digests of the keys that a request shows."""
+    return [_digest(_bearer(authorization)), _digest((api_key or b"").strip())]
 
 
 def _bearer(authorization: bytes | None) -> bytes:

@@ -44,6 +44,7 @@ class Exchange:
         self.started = False
         self._query: bytes = scope.get("query_string", b"")
         self.is_admin = False  # the app says so
+        self.owner = ""  # a digest of the client's API key, where it has one that is known; the app says so
         self.parameters: dict[str, str] = {}  # what stands in the path where its route has a name in braces
         self.more_headers: list[Header] = []  # of the answer, whatever it is
         self.hold: Callable[[int], None] = lambda size: None  # counts bytes of the body as they are read, and may refuse them

@@ -11,7 +11,7 @@ from millstream.entry.anthropic.protocol import COUNT_TOKENS, MESSAGES
 from millstream.entry.describe.capabilities import describe_api, describe_server
 from millstream.entry.describe.openapi import document
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.http.route import Route, get, post
+from millstream.entry.http.route import Route, delete, get, post
 from millstream.entry.native.abort import abort_request
 from millstream.entry.native.flush import flush_cache
 from millstream.entry.native.generate import generate
@@ -26,6 +26,17 @@ from millstream.entry.openai.completions import completions
 from millstream.entry.openai.embeddings import embeddings
 from millstream.entry.openai.embeddings_protocol import EMBEDDINGS
 from millstream.entry.openai.protocol import CHAT, COMPLETIONS
+from millstream.entry.openai.responses.create import create_response
+from millstream.entry.openai.responses.prompt import count_input_tokens
+from millstream.entry.openai.responses.protocol import INPUT_TOKENS, RESPONSES
+from millstream.entry.openai.responses.stored import (
+    QUERY_LIST,
+    QUERY_READ,
+    cancel_response,
+    delete_response,
+    list_input_items,
+    read_response,
+)
 from millstream.entry.service import Service
 
 
@@ -58,6 +69,12 @@ ROUTES: tuple[Route, ...] = (
     post("/v1/chat/completions", chat_completions, CHAT),
     post("/v1/completions", completions, COMPLETIONS),
     post("/v1/embeddings", embeddings, EMBEDDINGS),
+    post("/v1/responses", create_response, RESPONSES),
+    post("/v1/responses/input_tokens", count_input_tokens, INPUT_TOKENS),
+    get("/v1/responses/{response_id}", read_response, query=QUERY_READ),
+    delete("/v1/responses/{response_id}", delete_response),
+    post("/v1/responses/{response_id}/cancel", cancel_response, None, is_counted=False),  # it ends requests, too
+    get("/v1/responses/{response_id}/input_items", list_input_items, query=QUERY_LIST),
     post("/v1/messages", messages, MESSAGES),
     post("/v1/messages/count_tokens", count_tokens, COUNT_TOKENS),
     post("/generate", generate, GENERATE),

@@ -191,3 +191,13 @@ def test_keys_are_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
             assert "geheim" not in text
 
     run(scenario())
+
+
+def test_what_a_request_makes_belongs_to_its_key_whichever_header_has_it() -> None:
+    keys = KeyRing(["one", "two"], ["boss"])
+    one = keys.owner(b"Bearer one")
+    assert one == keys.owner(b"bearer one ", None) == keys.owner(None, b"one") == keys.owner(b"Bearer wrong", b"one")
+    assert len({one, keys.owner(b"Bearer two"), keys.owner(None, b"boss"), ""}) == 4
+    assert "one" not in one
+    assert keys.owner(b"Bearer wrong") == keys.owner(None) == KeyRing([], []).owner(b"Bearer one") == ""
+    assert KeyRing([], ["boss"]).owner(b"Bearer anybody") == ""

@@ -1,0 +1,218 @@
+"""The body of POST /v1/responses: what is honoured, what has no effect, what is refused. Docs are made from this file."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from millstream.entry.fields import FieldRules, Refused
+from millstream.entry.openai.wanted import MAX_TOP
+from millstream.entry.sampling import SamplingFields
+from millstream.errors import RequestError
+from millstream.messages.sampling import MAX_COUNT
+
+MAX_METADATA = 16  # pairs
+MAX_METADATA_KEY = 64  # characters
+MAX_METADATA_VALUE = 512
+LOGPROBS = "message.output_text.logprobs"
+INCLUDABLE = (  # beside `LOGPROBS`: parts of items that this server never makes, so there is nothing to add
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+)
+
+
+class ResponseStreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`stream_options`. `include_obfuscation` has no effect: nothing is padded. `include_progress` is our own."""
+
+    include_obfuscation: bool | None = None
+    include_progress: bool | None = None
+
+
+class ResponseRequest(SamplingFields, kw_only=True):
+    """POST /v1/responses. `input`: text, or a list of items. `max_output_tokens` may be any number from 1 on."""
+
+    input: str | list[Any]
+    model: str = ""  # empty: the served model
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool = True
+    background: bool = False
+    stream: bool = False
+    stream_options: ResponseStreamOptions | None = None
+    max_output_tokens: int | None = None
+    include: list[str] = []
+    top_logprobs: int = 0
+    text: dict[str, Any] = {}
+    tool_choice: Literal["auto", "none"] = "auto"
+    tools: list[Any] = []
+    parallel_tool_calls: bool = True
+    max_tool_calls: int | None = None
+    truncation: Literal["disabled", "auto"] = "disabled"
+    reasoning: dict[str, Any] = {}
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] = "auto"  # answered by `default`
+    metadata: dict[str, str] = {}
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None  # only repeated: room decides
+    min_tokens: int = 0
+    chat_template_kwargs: dict[str, Any] = {}
+    cache_salt: str = ""
+    extra_key: str = ""
+    rid: str | None = None
+    timeout: float | None = None  # seconds
+    priority: int = 0  # the higher goes first
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether log probabilities are asked for."""
+        return LOGPROBS in self.include or self.top_logprobs > 0
+
+    def check(self) -> None:
+        """Check what depends on this request alone, but for `input`, sampling and names.
+
+        Raises:
+            RequestError: a value is out of range, or asks for what the server does not do; `param` names the field.
+        """
+        self._check_ways()
+        check_modes(self)
+        check_include(self.include)
+        _check_metadata(self.metadata)
+        if not 0 <= self.top_logprobs <= MAX_TOP:
+            raise RequestError(f"top_logprobs is {self.top_logprobs}; it must be from 0 to {MAX_TOP}.", param="top_logprobs")
+        for name in ("max_output_tokens", "max_tool_calls"):
+            if (value := getattr(self, name)) is not None and not 1 <= value <= MAX_COUNT:
+                raise RequestError(f"{name} is {value}; it must be from 1 to {MAX_COUNT}.", param=name)
+
+    def _check_ways(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise RequestError("`stream_options` needs `stream`: true.", param="stream_options")
+        if not self.background:
+            return
+        if self.stream:
+            raise _refusal("stream", "a background response is polled, not streamed")
+        if not self.store:
+            raise RequestError("A background response is read from the store: `store` must not be false.", param="store")
+
+
+class InputTokensRequest(Struct, kw_only=True):
+    """POST /v1/responses/input_tokens: the fields of a request for a response on which its prompt depends."""
+
+    input: str | list[Any]
+    model: str = ""
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    text: dict[str, Any] = {}
+    tool_choice: Literal["auto", "none"] = "auto"
+    tools: list[Any] = []
+    parallel_tool_calls: bool = True
+    truncation: Literal["disabled", "auto"] = "disabled"
+    reasoning: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+PromptRequest = ResponseRequest | InputTokensRequest
+
+
+def check_modes(request: PromptRequest) -> None:
+    """Check fields that pass only where they ask for nothing.
+
+    Raises:
+        RequestError: one asks for what the server does not do.
+    """
+    if request.tools:
+        raise _refusal("tools", "tools are not supported by this server")
+    if request.truncation != "disabled":
+        raise _refusal("truncation", "the input is never cut; what is too long is an error")
+    for name, value in request.reasoning.items():
+        if not (value is None or (name == "effort" and value == "none")):
+            raise _refusal(f"reasoning.{name[:100]}", "the model has no reasoning modes")
+    for name, value in request.text.items():
+        if name == "format":
+            _check_format(value)
+        elif name != "verbosity":
+            raise RequestError(f"Unrecognized field `text.{name[:100]}`.", param=f"text.{name[:100]}")
+        elif value not in (None, "medium"):
+            raise _refusal("text.verbosity", "the model has no verbosity modes")
+
+
+def _check_format(value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, dict):
+        raise RequestError("text.format must be an object.", param="text.format")
+    if (kind := value.get("type")) != "text":
+        if kind in ("json_schema", "json_object"):
+            raise _refusal("text.format", f"structured output (`{kind}`) is not supported by this server")
+        raise RequestError("text.format.type must be `text`.", param="text.format.type")
+    if more := sorted(set(value) - {"type"}):
+        raise RequestError(f"Unrecognized field `text.format.{more[0][:100]}`.", param=f"text.format.{more[0][:100]}")
+
+
+def check_include(include: list[str]) -> None:
+    """Check names of what may be added to items.
+
+    Raises:
+        RequestError: one is unknown.
+    """
+    for index, name in enumerate(include):
+        if name != LOGPROBS and name not in INCLUDABLE:
+            known = ", ".join((LOGPROBS, *INCLUDABLE))
+            raise RequestError(f"include[{index}] is `{name[:100]}`; it must be one of {known}.", param=f"include[{index}]")
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    if len(metadata) > MAX_METADATA:
+        raise RequestError(f"metadata has {len(metadata)} pairs; at most {MAX_METADATA} are allowed.", param="metadata")
+    for key, value in metadata.items():
+        if len(key) > MAX_METADATA_KEY:
+            raise RequestError(
+                f"A key of metadata has {len(key)} characters; at most {MAX_METADATA_KEY} are allowed.", param="metadata"
+            )
+        if len(value) > MAX_METADATA_VALUE:
+            where = f"metadata.{key}"
+            raise RequestError(f"{where} has {len(value)} characters; at most {MAX_METADATA_VALUE} are allowed.", param=where)
+
+
+def _refusal(name: str, why: str) -> RequestError:
+    return RequestError(f"`{name}` is refused: {why}.", param=name, code="unsupported_parameter")
+
+
+_NO_MANAGED = "it is kept by OpenAI's own service"
+
+RESPONSES = FieldRules(
+    honoured=ResponseRequest,
+    example={"input": "Say hello"},
+    without_effect={"prompt_cache_options": "prefixes are found by their tokens, and stay cached while there is room"},
+    forms={"prompt_cache_options": dict[str, Any]},
+    refused={
+        "n": Refused("a response has one answer", (1,)),
+        "max_tokens": Refused("here it is called `max_output_tokens`"),
+        "max_completion_tokens": Refused("here it is called `max_output_tokens`"),
+        "messages": Refused("here it is called `input`; or use /v1/chat/completions"),
+        "response_format": Refused("here it is called `text.format`"),
+        "logprobs": Refused(f"here `include`: [`{LOGPROBS}`] asks for them", (False,)),
+        "conversation": Refused(f"{_NO_MANAGED}; use `previous_response_id`"),
+        "prompt": Refused(f"a prompt template is not known here: {_NO_MANAGED}"),
+        "context_management": Refused("the input is never cut or summed up by this server", ([],)),
+        "moderation": Refused(_NO_MANAGED),
+        "access_programs": Refused(_NO_MANAGED),
+        "background_options": Refused("a background response runs as soon as it can", ({"completion_window": "soonest"},)),
+        "image": Refused("this server takes and makes text only"),
+    },
+)  # fmt: skip
+
+INPUT_TOKENS = FieldRules(
+    honoured=InputTokensRequest,
+    example={"input": "Say hello"},
+    refused={
+        "conversation": Refused(f"{_NO_MANAGED}; use `previous_response_id`"),
+        "personality": Refused(_NO_MANAGED),
+    },
+)
