@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from millstream.messages import Abort, BatchTokenIDOutput, FinishReason, Length,
 from millstream.messages.details import LogprobParams, no_logprobs
 from millstream.scheduler.order import Order, SchedulePolicy
 from millstream.scheduler.speculation import SpeculationOptions
-from tests.unit.scheduler.harness import EOS, CheckingExecutor, Desk, next_token, tokenizer, told_of
+from tests.unit.scheduler.harness import EOS, HIDDEN_SIZE, CheckingExecutor, Desk, next_token, tokenizer, told_of
 from tests.unit.scheduler.test_deadlines import Time
 
 STEMS = [[10] * 40, [*range(300, 340)], [*range(300, 316), *range(10, 34)]]  # the last two share 16 tokens
@@ -144,6 +146,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.sampled_from([0, 0, 0, -1, 1, 7]),
         logprobs=st.sampled_from([None, None, LogprobParams(top=2), LogprobParams(top=1, token_ids=(5,), prompt_start=0)]),
         prompt_start=st.integers(0, 46),
+        embeds_seed=st.sampled_from([None, None, None, 1, 2]),
     )
     def submit(
         self,
@@ -161,8 +164,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority: int,
         logprobs: LogprobParams | None,
         prompt_start: int,
+        embeds_seed: int | None,
     ) -> None:
         prompt = stem[:length] + tail
+        embeds = None
+        if embeds_seed is not None:
+            prompt = [0] * len(prompt)
+            embeds = np.random.default_rng(embeds_seed).random((len(prompt), HIDDEN_SIZE), np.float32).tobytes()
+            namespace += f"embeds {zlib.crc32(embeds)}"
         if logprobs is not None and logprobs.prompt_start is not None:
             logprobs = structs.replace(logprobs, prompt_start=min(prompt_start, len(prompt)))
         max_new = min(max_new, self.context - len(prompt))
@@ -184,6 +193,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 seed=1 + choice,
                 priority=priority,
                 logprobs=logprobs,
+                wants_embedding=max_new == 0,
+                input_embeds=embeds,
                 min_new_tokens=min_new,
                 ignore_eos=ignore_eos,
                 stop=stop,
@@ -295,8 +306,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     def check_told(self, rid: str, expected: Expected, tokens: list[int], cached_tokens: int) -> None:
         """Every token has its own log probabilities, and every position of the prompt, once, in the first row."""
         params, details = expected.logprobs, self.desk.details(rid)
+        if details is not None and isinstance(self.desk.finish(rid), Length):
+            assert (details.embedding is not None) == (not tokens)  # what makes nothing was asked for its state
         if params is None:
-            assert details is None
+            assert details is None or details.embedding is not None
             return
         prompt, length = expected.prompt, len(expected.prompt)
         assert (details and details.logprobs or no_logprobs()) == told_of(

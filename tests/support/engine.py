@@ -39,6 +39,7 @@ from millstream.text.chat_prompt import ChatPrompts
 from millstream.text.tokenizer import load_scripted_tokenizer
 
 CONTEXT_LENGTH = 512
+HIDDEN_SIZE = 8
 NAMES = ("tiny", "tiny-alias")
 NO_SLOT = 999_999  # of requests that never were
 TURNS = 40  # of the event loop: more than any chain of tasks here is long
@@ -57,6 +58,7 @@ def engine_info(
         page_size=16,
         max_running_requests=max_running_requests,
         executor="fake",
+        hidden_size=HIDDEN_SIZE,
         has_logprobs=has_logprobs,
     )
 
@@ -161,6 +163,8 @@ class FakeEngine:
         request = next((r for r in reversed(self.requests) if r.rid == rid), None)
         usage = Usage(len(request.input_ids) if request else 1, self._made[rid], cached_tokens=1)
         timing = Timing(queued=1.0, admitted=2.0, decoded=3.0) if finish is not None else None
+        if finish is not None and details is None and request is not None and request.wants_embedding:
+            details = RowDetails(embedding=bytes(4 * HIDDEN_SIZE))
         is_first = rid not in self._slots
         slot = self._slots.setdefault(rid, request.slot if request else NO_SLOT)
         if finish is None and ids and not is_first and details is None:

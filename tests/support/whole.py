@@ -108,6 +108,7 @@ class WholeServer:
             page_size=capabilities.page_size,
             max_running_requests=config.max_running_requests,
             executor="test",
+            hidden_size=capabilities.hidden_size,
             has_logprobs=capabilities.has_logprobs,
         )
         self.ledgers = {name: Ledger(name, strict=True) for name in ("scheduler", "detokenizer")}
@@ -125,6 +126,7 @@ class WholeServer:
                 chunked_prefill_size=chunk,
                 context_length=self.engine.context_length,
                 vocab_size=self.engine.vocab_size,
+                hidden_size=self.engine.hidden_size,
             ),
             to_detokenizer=self.links["tokens"],
             to_entry=lambda entry: self.links["verdicts"],

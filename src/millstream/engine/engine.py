@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar, overload
 
-from millstream.config import EMBEDDED_MODEL, ServerConfig
+import msgspec
+
+from millstream.config import EMBEDDED_MODEL, HttpOptions, KeyOptions, ServerConfig
 from millstream.engine.calls import Json, abort, generate_stream, generate_whole, live_facts
 from millstream.engine.core import Core
 from millstream.errors import EngineDeadError, StartupError
@@ -23,11 +26,9 @@ T = TypeVar("T")
 SamplingFields = dict[str, Any]
 Answer: TypeAlias = Json | list[Json]
 
-NOT_OF_AN_ENGINE = (
-    *("host", "port", "entry_workers", "api_key", "api_key_file", "admin_api_key", "admin_api_key_file", "allowed_origins"),
-    *("sse_keep_alive_s", "max_connections", "max_body_bytes", "max_held_body_bytes", "read_timeout_s", "write_timeout_s"),
-    *("max_unsent_bytes", "start_timeout_s", "max_restarts", "drain_timeout_s", "wedge_timeout_s", "step_timeout_s"),
-    "log_level",
+NOT_OF_AN_ENGINE = frozenset(  # what is about HTTP, and about processes and their lives
+    {option.name for group in (HttpOptions, KeyOptions) for option in dataclasses.fields(group)}
+    | {"start_timeout_s", "drain_timeout_s", "max_restarts", "wedge_timeout_s", "step_timeout_s", "log_level"}
 )
 
 
@@ -44,12 +45,9 @@ class Engine:
     """
 
     def __init__(self, model: str = EMBEDDED_MODEL, *, executor: str | Executor = "auto", **options: Any) -> None:
-        for name in options:
-            if name in NOT_OF_AN_ENGINE or name not in ServerConfig.__dataclass_fields__:
-                raise StartupError(f"an engine has no option `{name}`")
-        name = executor if isinstance(executor, str) else "auto"
-        config = ServerConfig(model=model, executor=name, **options)  # type: ignore[arg-type]  # `check` sees to it
-        self._core = Core(config, None if isinstance(executor, str) else executor)
+        plugged = None if isinstance(executor, str) else executor
+        config = _config({"model": model, "executor": executor if isinstance(executor, str) else "auto", **options})
+        self._core = Core(config, plugged)
         self._close = weakref.finalize(self, self._core.close)  # at exit, too: no thread may be at work in a model then
 
     @overload
@@ -156,6 +154,18 @@ class Engine:
     def _leave(self, events: AsyncIterator[Json]) -> None:
         with contextlib.suppress(EngineDeadError):  # shut down: all streams have ended
             self._wait(_close(events))
+
+
+def _config(options: dict[str, Any]) -> ServerConfig:
+    """The options, typed as the command line would have them."""
+    known = {option.name for option in dataclasses.fields(ServerConfig)} - NOT_OF_AN_ENGINE
+    for name in options:
+        if name not in known:
+            raise StartupError(f"an engine has no option `{name}`")
+    try:
+        return msgspec.convert(options, ServerConfig)
+    except msgspec.ValidationError as error:
+        raise StartupError(f"an option of the engine is wrong: {error}") from None
 
 
 async def _next(events: AsyncIterator[Json]) -> Json | None:

@@ -35,6 +35,7 @@ class Registry:
         self._num_readers = 0  # calls whose answer is not complete, whether or not their requests have ended
         self._idle = asyncio.Event()  # set whenever the last request has ended and its answer is complete
         ledger.watch("state", lambda: len(self.by_rid))
+        ledger.watch("input_embeds", lambda: sum(state.num_embeds_bytes for state, _ in self.by_rid.values()))
         ledger.watch("generation", lambda: len(self.calls))
         ledger.watch("reader", lambda: self._num_readers)
 
@@ -72,6 +73,8 @@ class Registry:
         for state in states:
             self.by_rid[state.rid] = self.by_slot[state.slot] = (state, generation)
             state.account.acquire("state")
+            if state.num_embeds_bytes:
+                state.account.acquire("input_embeds", state.num_embeds_bytes)
         return generation
 
     def named(self, rid: str) -> list[Live]:
@@ -90,6 +93,7 @@ class Registry:
         cause: EndCause = state.cause
         del self.by_rid[state.rid], self.by_slot[state.slot]
         state.account.release("state", cause)
+        state.drop_embeds(cause)
         if generation.finished:
             del self.calls[generation.rid]
             generation.account.release("generation", cause)

@@ -13,7 +13,7 @@ from millstream.errors import InvariantError
 from millstream.messages import FinishReason, GenerateReqInput, Received, RowDetails, TextRow, Timing, Usage
 from millstream.messages.details import joined
 from millstream.messages.finish import EndCause, end_cause
-from millstream.observe.ledger import Account
+from millstream.observe.ledger import Account, ReleaseCause
 from millstream.text.digest import digest_of
 
 
@@ -201,6 +201,17 @@ class ReqState:
         timing.received, timing.adapted, timing.tokenized = ours.received, ours.adapted, ours.tokenized
         timing.first_written = ours.first_written
         self.obj.timing = timing
+
+    @property
+    def num_embeds_bytes(self) -> int:
+        """Bytes held of embeddings that came in place of the prompt's ids."""
+        return 0 if self.obj.input_embeds is None else len(self.obj.input_embeds)
+
+    def drop_embeds(self, cause: ReleaseCause) -> None:
+        """Let go of the embeddings that came in place of the prompt's ids: the scheduler has them, or nobody needs them."""
+        if self.obj.input_embeds is not None:
+            self.obj.input_embeds = None
+            self.account.release("input_embeds", cause)
 
     def drop_rows(self) -> None:
         """Nobody reads this request any more: forget what waits, and what comes."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from millstream.entry.generation import Origin
-from millstream.errors import ContextLengthExceeded, RequestError
+from millstream.errors import ContextLengthExceeded, InvariantError, RequestError
 from millstream.messages import EngineInfo, GenerateReqInput, TokenizedGenerateReqInput
 from millstream.messages.details import LogprobParams
 from millstream.messages.sampling import verify_token_ids
@@ -31,6 +31,7 @@ SLICE_CHARS = 64 * 1024
 # No tokenizer has a token of more characters than this that occurs in ordinary text. A prompt that would need longer ones
 # to fit the context is refused before anything is spent on it.
 MAX_CHARS_PER_TOKEN = 256
+EMBEDS_NAMESPACE = "embeds:"  # how the namespace of a prompt of embeddings begins, and of no other
 
 T = TypeVar("T")
 
@@ -234,7 +235,10 @@ def finalize(
     Raises:
         RequestError: `min_tokens` is more than what may be made, or too many log probabilities are asked for.
         ContextLengthExceeded: prompt and the new tokens the client asked for do not fit.
+        InvariantError: embeddings came without a namespace of their own.
     """
+    if (obj.input_embeds is not None) != obj.cache_namespace.startswith(EMBEDS_NAMESPACE):
+        raise InvariantError(f"the prefix-cache namespace of {obj.rid} does not tell its embeddings")
     room = engine.context_length - len(input_ids)
     asked = 0 if obj.is_prompt_only else obj.sampling.max_new_tokens
     param = origin.prompt_name(index)

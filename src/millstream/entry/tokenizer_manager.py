@@ -119,6 +119,7 @@ class TokenizerManager:
             for state, tokenized in zip(generation.states, ready, strict=True):
                 self._to_scheduler.send(tokenized)
                 state.move(Phase.DISPATCHED)  # after the send: it says that the scheduler may hold something
+                state.drop_embeds("done")
                 self.endings.expect_deadline(state)
             while not all(state.accepted for state in generation.states):
                 await generation.wait()

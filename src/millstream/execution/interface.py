@@ -39,13 +39,18 @@ class ForwardRow:
     pages: Sequence[int]
     sampling: SamplingParams
     seed: int
-    sample: bool  # end == len(token_ids): draw the next token
+    sample: bool  # draw the next token: where end == len(token_ids), unless only the prompt is wanted
     banned_token_ids: Sequence[int] = ()  # ids that may not be drawn next (stops, before min_new_tokens)
     draft: Sequence[int] = ()
     copies: Sequence[tuple[int, int]] = ()  # pages, (from, to); to do it twice in the same step does no harm
     logprobs: LogprobParams | None = None
     wants_hidden: bool = False  # once `end` is the prompt's: the state of the last position, after the final norm
-    input_embeds: NDArray[np.float32] | None = None  # `[positions, hidden]`: stand in for the embeddings of the first ids
+    input_embeds: NDArray[np.float32] | None = None  # `[prompt, hidden]`: what enters the first layer in place of its ids
+
+    @property
+    def gives_hidden(self) -> bool:
+        """Whether this step computes the state that the row wants."""
+        return self.wants_hidden and self.end == self.num_prompt_tokens
 
     @property
     def reach(self) -> int:
@@ -71,7 +76,7 @@ class ForwardOutput:
 
     By row index, for rows that asked: `logprobs` of the row's `token_ids`; `prompt_logprobs` of those prompt tokens whose
     logits the step computed, which are the ones at positions `max(start + 1, prompt_start, 1)` to `min(end + 1, prompt) - 1`;
-    `hidden`, float32 `[hidden]`.
+    `hidden`, float32 `[hidden]`, of rows whose `gives_hidden` is set.
     """
 
     token_ids: list[list[int]]

@@ -70,6 +70,7 @@ def capabilities_of(
         page_size=config.page_size,
         eos_token_ids=model.eos_token_ids,
         executor=executor,
+        hidden_size=model.hidden_size,
         has_logprobs=True,
     )
 

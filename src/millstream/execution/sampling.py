@@ -147,7 +147,8 @@ def adjusted(logits: Floats, row: ForwardRow, made: Sequence[int]) -> Floats:
     params = row.sampling
     logits = logits.copy()
     if params.repetition_penalty != 1.0:
-        seen = np.unique(np.asarray([*row.token_ids, *made], dtype=np.intp))
+        said = row.token_ids if row.input_embeds is None else row.token_ids[row.num_prompt_tokens :]  # embeddings are no tokens
+        seen = np.unique(np.asarray([*said, *made], dtype=np.intp))
         values = logits[seen]
         logits[seen] = np.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
     if params.presence_penalty or params.frequency_penalty:

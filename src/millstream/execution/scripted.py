@@ -12,9 +12,11 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from millstream.config import ServerConfig
 from millstream.errors import EngineError, MillstreamError, StartupError
@@ -31,6 +33,7 @@ TOLD_TOGETHER = 256  # positions whose logits are held at once
 MAX_WAIT_S = 0.010  # longest sleep while every row waits: an abort must be seen soon
 EXIT_STATUS = 70
 INLINE = "inline"
+HIDDEN_SIZE = 8  # integers of 32 bits that SHA-256 makes
 
 
 @dataclass(slots=True)
@@ -76,6 +79,7 @@ class ScriptedExecutor:
             EngineError: a script asked for it.
         """
         output = self._builtin(batch) if self._book is None else self._scripted(batch, self._book)
+        output.hidden = {index: scripted_state(row) for index, row in enumerate(batch.rows) if row.gives_hidden}
         for index, row in enumerate(batch.rows):
             if row.logprobs is not None and index not in output.errors:
                 self._tell(row, index, output, row.logprobs)
@@ -219,6 +223,15 @@ class ScriptedExecutor:
         self._sleep(max(0.0, self._tick - now))
 
 
+def scripted_state(row: ForwardRow) -> NDArray[np.float32]:
+    """The state of a prompt: `HIDDEN_SIZE` numbers from -1 to 1 that are the SHA-256 of its ids, or of its embeddings."""
+    if row.input_embeds is None:
+        content = np.array(row.token_ids[: row.num_prompt_tokens], dtype="<i4").tobytes()
+    else:
+        content = row.input_embeds.tobytes()
+    return (np.frombuffer(sha256(content).digest(), dtype="<i4") / 2.0**31).astype(np.float32)
+
+
 class _RowFault(Exception):
     """One row's request fails; the others go on."""
 
@@ -240,6 +253,7 @@ def load_scripted_executor(config: ServerConfig) -> ScriptedExecutor:
             page_size=config.page_size,
             eos_token_ids=tokenizer.eos_token_ids,
             executor="scripted",
+            hidden_size=HIDDEN_SIZE,
             has_logprobs=True,
         ),
         endless=endless,

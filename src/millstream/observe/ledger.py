@@ -30,6 +30,7 @@ Kind = Literal[
     "reader",  # somebody is to take the rows of a call
     "stream",  # bytes that the client of a stream has not taken yet; 0 where it keeps up
     "encoding",  # characters of a job in a worker thread, which goes on to its next step when its client has left
+    "input_embeds",  # bytes of embeddings that came in place of a prompt's ids; in the scheduler, too
     # scheduler
     "waiting",  # a place in the queue
     "running",  # a slot in the batch

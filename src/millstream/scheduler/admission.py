@@ -23,6 +23,7 @@ class Limits:
     chunked_prefill_size: int  # tokens in one step, decode included
     context_length: int  # tokens, prompt and output together; no more than the KV pool holds
     vocab_size: int  # ids the model takes
+    hidden_size: int = 0  # numbers in an embedding; 0: the model gives none and takes none
     target_itl_s: float | None = None  # seconds that a step should stay within while requests decode
 
 
@@ -56,6 +57,7 @@ def check(
         raise RequestError("The prompt is empty; it must have at least one token.", param="prompt")
     verify_token_ids("prompt", request.input_ids, limits.vocab_size)
     request.sampling.verify(limits.vocab_size)
+    _check_embeddings(request, limits)
     if request.logprobs is not None:
         request.logprobs.verify(limits.vocab_size)
         request.logprobs.verify_lengths(num_prompt_tokens, request.max_new_tokens)
@@ -73,6 +75,21 @@ def check(
         raise OverloadError(
             f"The queue is full: {num_queued_tokens} prompt tokens are waiting, and this prompt has {num_prompt_tokens}; "
             f"at most {limits.max_queued_tokens} may wait. Try again later."
+        )
+
+
+def _check_embeddings(request: TokenizedGenerateReqInput, limits: Limits) -> None:
+    if request.wants_embedding and not limits.hidden_size:
+        raise RequestError("This model gives no embeddings.")
+    if request.input_embeds is None:
+        return
+    if not limits.hidden_size:
+        raise RequestError("This model takes no embeddings.", param="input_embeds")
+    if len(request.input_embeds) != 4 * limits.hidden_size * len(request.input_ids):
+        raise RequestError(
+            f"input_embeds has {len(request.input_embeds)} bytes; {len(request.input_ids)} positions have "
+            f"{4 * limits.hidden_size} each.",
+            param="input_embeds",
         )
 
 

@@ -58,6 +58,7 @@ def build_scheduler(
             chunked_prefill_size=server.chunked_prefill_size,
             context_length=engine.context_length,
             vocab_size=engine.vocab_size,
+            hidden_size=engine.hidden_size,
             target_itl_s=server.target_itl_ms / 1000 or None,
         ),
         to_detokenizer=to_detokenizer,

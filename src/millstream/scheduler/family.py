@@ -21,9 +21,10 @@ from millstream.scheduler.telling import PromptTable
 class Family:
     """The live choices of one prompt of one call, in order of arrival."""
 
-    def __init__(self, prompt: list[int], namespace: str | None) -> None:
+    def __init__(self, prompt: list[int], namespace: str | None, asked_namespace: str | None = "") -> None:
         self.prompt = prompt
         self.namespace = namespace  # of the prefix tree
+        self.asked_namespace = asked_namespace  # by its requests: ids alone need not say what a prompt is
         self.members: dict[str, Req] = {}
         self._tables: dict[LogprobParams, PromptTable] = {}
 
@@ -31,6 +32,10 @@ class Family:
         """Have what is told about the prompt be known to all members that ask for the same."""
         if req.telling is not None and req.telling.prompt is not None:
             req.telling.prompt = self._tables.setdefault(req.telling.params, req.telling.prompt)
+
+    def is_of(self, newcomer: Req) -> bool:
+        """Whether a newcomer of the call has this prompt."""
+        return newcomer.namespace == self.asked_namespace and newcomer.token_ids == self.prompt
 
     def holder(self, num_tokens: int) -> Req | None:
         """A member whose pages hold the KV of the first `num_tokens` tokens of the prompt."""
@@ -53,7 +58,7 @@ class Families:
         """Find a newcomer's family, and the namespace in which it shares prefixes."""
         if req.call:
             families = self._by_call.setdefault((req.entry, req.call), [])
-            family = next((each for each in families if each.prompt == req.token_ids), None)
+            family = next((each for each in families if each.is_of(req)), None)
             if family is None:
                 family = self._new(req)
                 families.append(family)
@@ -94,4 +99,5 @@ class Families:
 
     def _new(self, req: Req) -> Family:
         self._num_made += 1
-        return Family(list(req.token_ids), req.namespace if self._share_prefixes else f"family {self._num_made}")
+        namespace = req.namespace if self._share_prefixes else f"family {self._num_made}"
+        return Family(list(req.token_ids), namespace, req.namespace)

@@ -24,6 +24,7 @@ from millstream.messages import (
     Replay,
     ReplayedRequest,
     ReplayReq,
+    RowDetails,
     TokenColumns,
     TokenRow,
 )
@@ -74,6 +75,8 @@ class StepOutput:
         if finish is None and not held_back and details is None and req.connection is not None:
             self._add_to_columns(req, new_ids)
             return
+        if finish is not None and req.embedding is not None:
+            details = msgspec.structs.replace(details or RowDetails(), embedding=req.embedding)
         timing = None if finish is None else req.timing
         row = TokenRow(req.rid, list(new_ids), req.usage, held_back, finish, timing, details)
         req.held_back = held_back

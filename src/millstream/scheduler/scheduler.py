@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from millstream.errors import DeadlineExceeded, EngineError, InvariantError, MillstreamError, OverloadError
 from millstream.execution.interface import Executor, ForwardOutput
 from millstream.ipc.channel import Sender
@@ -137,6 +140,7 @@ class Scheduler:
         self._queues.watch(self._ledger)
         self._ledger.watch("pages", lambda: pool.num_owned)
         self._ledger.watch("prefix_pin", lambda: pool.num_pins)
+        self._ledger.watch("input_embeds", lambda: sum(req.num_embeds_bytes for req in self._live.values()))
 
     @property
     def has_work(self) -> bool:
@@ -322,7 +326,7 @@ class Scheduler:
             req.num_computed = item.end
             if not req.row.sample:
                 if req.is_prompt_only and item.end == req.num_prompt_tokens:
-                    self._end_prompt_only(req, now)
+                    self._end_prompt_only(req, output.hidden.get(index), now)
                 return
             if req.is_prefilling:
                 self._end_prefill(req)
@@ -362,8 +366,15 @@ class Scheduler:
         else:
             self._output.add(req, new_ids, held_back=verdict.held_back)
 
-    def _end_prompt_only(self, req: Req, now: float) -> None:
+    def _end_prompt_only(self, req: Req, hidden: NDArray[np.float32] | None, now: float) -> None:
         req.timing.prefilled = req.timing.decoded = now
+        if req.row.wants_hidden:
+            if hidden is None or not np.isfinite(hidden).all():
+                self._end_by_abort(
+                    req, "engine_error", "The engine failed: the state of the prompt's end is missing or not finite."
+                )
+                return
+            req.embedding = hidden.astype(np.float32).tobytes()
         self._finish(req, Length(0))
 
     def _end_by_abort(self, req: Req, cause: AbortCause, message: str) -> None:
@@ -382,6 +393,7 @@ class Scheduler:
             self._pace.note_end(req.num_output_tokens)
         # after a fault nobody knows what is in the pages
         self._placement.release(req, 0 if cause == "engine_error" else req.num_computed, cause)
+        req.drop_embeds(cause)
         self._families.leave(req)
         self._output.add(req, new_ids, held_back=held_back, finish=reason)
         req.account.settle(cause)

@@ -9,10 +9,13 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from millstream.errors import InvariantError
 from millstream.execution.interface import ForwardRow
 from millstream.kv.pool import Lease
 from millstream.messages import TokenizedGenerateReqInput, TokenRow, Usage
+from millstream.messages.finish import EndCause
 from millstream.observe.ledger import Account
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.telling import Telling
@@ -47,6 +50,7 @@ class Req:
         "cached_tokens",
         "call",
         "connection",
+        "embedding",
         "end_rule",
         "entry",
         "family",
@@ -105,6 +109,7 @@ class Req:
         self.cached_tokens: int | None = None  # prompt tokens not computed at the first admission; None before it
         self.connection: int | None = None  # to the detokenizer, that took its first row; 0: it was lost; None: no row yet
         self.final_row: TokenRow | None = None
+        self.embedding: bytes | None = None  # float32, where it was asked for and once it is computed
         # the log probabilities it asks for, or None
         self.telling = None if message.logprobs is None else Telling(message.logprobs, self.num_prompt_tokens)
         self.row = ForwardRow(
@@ -117,8 +122,12 @@ class Req:
             sampling=self.sampling,
             seed=self.sampling.seed or 0,  # the entry draws one where the client gave none
             sample=False,
+            wants_hidden=message.wants_embedding,
             logprobs=message.logprobs,
         )
+        if message.input_embeds is not None:
+            self.row.input_embeds = np.frombuffer(message.input_embeds, np.float32).reshape(self.num_prompt_tokens, -1)
+            account.acquire("input_embeds", len(message.input_embeds))
 
     @property
     def is_prompt_only(self) -> bool:
@@ -147,6 +156,17 @@ class Req:
         return Usage(
             self.num_prompt_tokens, self.num_output_tokens, self.cached_tokens or 0, self.num_verify_steps, self.num_retracted
         )
+
+    @property
+    def num_embeds_bytes(self) -> int:
+        """Bytes held of embeddings that came in place of the prompt's ids: needed as long as it may be thrown back."""
+        return 0 if self.row.input_embeds is None else self.row.input_embeds.nbytes
+
+    def drop_embeds(self, cause: EndCause) -> None:
+        """Let go of the embeddings that came in place of the prompt's ids: it has ended."""
+        if self.row.input_embeds is not None:
+            self.row.input_embeds = None
+            self.account.release("input_embeds", cause)
 
     def promote(self) -> None:
         """Rank above all priorities from now on. No queue may be sorted by the old rank."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from millstream.config import ServerConfig
@@ -362,6 +364,22 @@ def test_a_draft_brings_the_same_tokens_in_fewer_steps(script: dict[str, Any] | 
     assert guessed_end == end or len(made) > len(truth)
     if wrong_at == 99:
         assert count < 8 or len(made) > len(truth)
+
+
+def test_the_state_of_a_prompt_follows_from_its_ids_or_from_the_embeddings_in_their_place() -> None:
+    executor, _ = make(None)
+    rows = [make_row(prompt, sample=False) for prompt in ("a", "b", "a")]
+    rows[2].input_embeds = np.ones((1, 8), np.float32)
+    for row in rows[:2]:
+        row.wants_hidden = True
+    rows.append(make_row("a", sample=False))
+    rows[3].wants_hidden, rows[3].input_embeds = True, np.ones((1, 8), np.float32)
+    first, second, _, embedded = (executor.forward(ForwardBatch(rows)).hidden.get(index) for index in range(4))
+    expected = np.frombuffer(sha256(np.array(encode("a"), "<i4").tobytes()).digest(), "<i4") / 2.0**31
+    np.testing.assert_array_equal(first, expected.astype(np.float32))
+    assert len({values.tobytes() for values in (first, second, embedded) if values is not None}) == 3
+    rows[0].end = 0  # a chunk before the last
+    assert executor.forward(ForwardBatch(rows[:1])).hidden == {}
 
 
 def zipf(rank: int) -> float:

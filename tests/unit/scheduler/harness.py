@@ -9,6 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from millstream.execution.interface import Capabilities, Executor, ForwardBatch, ForwardOutput, ForwardRow
 from millstream.execution.logprobs import prompt_positions
 from millstream.kv.pool import KVPool
@@ -37,6 +40,7 @@ from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer
 from tests.support.rows import token_rows
 
 EOS = 2  # <|im_end|> of the scripted tokenizer
+HIDDEN_SIZE = 2  # of the checking executor
 
 
 @functools.cache
@@ -51,6 +55,17 @@ def next_token(token_ids: Sequence[int], seed: int = 1) -> int:
     for token_id in token_ids[-5:]:
         state = (state * 31 + token_id + 1) % 1_000_003
     return EOS if state % 29 == 0 else 300 + state % 900
+
+
+def embedded(embeds: NDArray[np.float32], position: int, token_id: int) -> bytes | int:
+    """What stands at a position of a prompt of embeddings, or behind it."""
+    return embeds[position].tobytes() if position < len(embeds) else token_id
+
+
+def state_of(row: ForwardRow) -> NDArray[np.float32]:
+    """The state that the checking executor gives: of the prompt's last place and its length."""
+    last = row.token_ids[row.num_prompt_tokens - 1] if row.input_embeds is None else row.input_embeds[-1, 0]
+    return np.array([last, row.num_prompt_tokens], np.float32)
 
 
 def told_of(token_ids: Sequence[int], positions: Iterable[int], params: LogprobParams) -> Logprobs:
@@ -79,6 +94,7 @@ class CheckingExecutor:
             num_pages=num_pages,
             page_size=page_size,
             eos_token_ids=frozenset({EOS}),
+            hidden_size=HIDDEN_SIZE,
             has_logprobs=True,
         )
         self._burst = burst
@@ -103,6 +119,7 @@ class CheckingExecutor:
             raise error
         output = ForwardOutput([self._row(row) for row in batch.rows])
         output.errors = {i: "bad row" for i, row in enumerate(batch.rows) if row.rid in self.fail_rids}
+        output.hidden = {i: state_of(row) for i, row in enumerate(batch.rows) if row.gives_hidden}
         for index, row in enumerate(batch.rows):
             if row.logprobs is not None and row.rid not in self.mute_rids:
                 self._tell(row, index, output, row.logprobs)
@@ -132,7 +149,7 @@ class CheckingExecutor:
         assert len(set(row.pages)) == len(row.pages)
         prefix = 0
         for position, token_id in enumerate([*row.token_ids[: row.end], *row.draft]):
-            prefix = hash((prefix, token_id))
+            prefix = hash((prefix, token_id if row.input_embeds is None else embedded(row.input_embeds, position, token_id)))
             place = (row.pages[position // size], position % size)
             if position >= row.start:
                 self._kv[place] = prefix
@@ -237,6 +254,7 @@ class Desk:
             "max_queued_tokens": 1 << 20,
             "chunked_prefill_size": 64,
             "vocab_size": capabilities.vocab_size,
+            "hidden_size": capabilities.hidden_size,
             "context_length": min(capabilities.context_length, capabilities.num_pages * capabilities.page_size),
         }
         self.scheduler = Scheduler(
@@ -271,6 +289,8 @@ class Desk:
         call: str = "",
         seed: int = 1,
         priority: int = 0,
+        wants_embedding: bool = False,
+        input_embeds: bytes | None = None,
         is_probe: bool = False,
         logprobs: LogprobParams | None = None,
         **sampling: Any,
@@ -291,6 +311,8 @@ class Desk:
                 entry=entry,
                 call=call,
                 priority=priority,
+                wants_embedding=wants_embedding,
+                input_embeds=input_embeds,
                 is_probe=is_probe,
                 logprobs=logprobs,
                 timing=Timing(),

@@ -23,6 +23,8 @@ from millstream.entry.native.score import score
 from millstream.entry.native.tokenize import detokenize, tokenize
 from millstream.entry.openai.chat import chat_completions
 from millstream.entry.openai.completions import completions
+from millstream.entry.openai.embeddings import embeddings
+from millstream.entry.openai.embeddings_protocol import EMBEDDINGS
 from millstream.entry.openai.protocol import CHAT, COMPLETIONS
 from millstream.entry.openai.responses.create import create_response
 from millstream.entry.openai.responses.prompt import count_input_tokens
@@ -66,6 +68,7 @@ ROUTES: tuple[Route, ...] = (
     get("/v1/models/{model}", model),
     post("/v1/chat/completions", chat_completions, CHAT),
     post("/v1/completions", completions, COMPLETIONS),
+    post("/v1/embeddings", embeddings, EMBEDDINGS),
     post("/v1/responses", create_response, RESPONSES),
     post("/v1/responses/input_tokens", count_input_tokens, INPUT_TOKENS),
     get("/v1/responses/{response_id}", read_response, query=QUERY_READ),

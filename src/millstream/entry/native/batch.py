@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
+from millstream.entry.input_embeds import InputEmbeds
 from millstream.entry.native.logprobs import LogprobWish, parse_wish
+from millstream.entry.native.prompts import read_prompts
 from millstream.entry.native.protocol import DEFAULT_MAX_NEW_TOKENS, SAMPLING, GenerateRequest, NativeSampling
 from millstream.entry.openai.protocol import MAX_CHOICES
 from millstream.entry.sampling import cache_namespace
-from millstream.entry.tokenize import check_prompt
+from millstream.entry.tokenize import PromptEncoder, check_prompt
 from millstream.errors import RequestError
 from millstream.messages import EngineInfo, SamplingParams
 
@@ -30,6 +31,7 @@ class Prompt:
 
     text: str | None
     input_ids: list[int] | None
+    input_embeds: bytes | None
     sampling: SamplingParams
     cache_namespace: str
     logprobs: LogprobWish | None
@@ -39,6 +41,7 @@ class Prompt:
 class Batch:
     """The prompts of a call, `n` answers to each. `is_list`: the answer is a list, and events have an index."""
 
+    name: str  # what the client calls the prompts
     prompts: list[Prompt]
     n: int
     is_batch: bool
@@ -49,46 +52,59 @@ class Batch:
         return self.is_batch or self.n > 1
 
 
-async def read_batch(request: GenerateRequest, engine: EngineInfo, places: int) -> Batch:
+async def read_batch(request: GenerateRequest, encoder: PromptEncoder, engine: EngineInfo, places: int) -> Batch:
     """Take a body apart; `places` is the number of requests that the server takes on at a time.
 
     Raises:
         RequestError: a value is wrong.
     """
-    name, prompts, is_batch = _prompts(request)
-    if len(prompts) > places:
-        raise RequestError(f"{name} has {len(prompts)} prompts; at most {places} are allowed.", param=name)
-    names = [f"{name}[{index}]" if is_batch else name for index in range(len(prompts))]
-    for param, prompt in zip(names, prompts, strict=True):
-        if isinstance(prompt, list):
-            check_prompt(prompt, engine, param, is_prompt_only=True)
-    spread = _Spread(len(prompts) if is_batch else None)
+    prompts = await read_prompts(request, encoder, engine, places)
+    count = len(prompts.items)
+    ids = [_ids_of(prompt) for prompt in prompts.items]
+    for index, each in enumerate(ids):
+        if each is not None:
+            check_prompt(each, engine, prompts.place(index), is_prompt_only=True)
+    spread = _Spread(count if prompts.is_batch else None)
     sampling, n = await _sampling(request.sampling_params, spread, engine)
-    if n * len(prompts) > places:
+    if n * count > places:
         raise RequestError(
-            f"{len(prompts)} prompts with n = {n} make {n * len(prompts)} answers; at most {places} are allowed.",
+            f"{count} prompts with n = {n} make {n * count} answers; at most {places} are allowed.",
             param="sampling_params.n",
         )
-    for param, prompt, params in zip(names, prompts, sampling, strict=True):
-        if isinstance(prompt, list) and params.max_new_tokens != 0:
-            check_prompt(prompt, engine, param)  # again: now it is known that something is to be made
+    for index, each in enumerate(ids):
+        if each is not None and sampling[index].max_new_tokens != 0:
+            check_prompt(each, engine, prompts.place(index))  # again: now it is known that something is to be made
     salts = spread("cache_salt", request.cache_salt)
     keys = spread("extra_key", request.extra_key)
     wishes = _wishes(request, spread, engine)
     return Batch(
+        name=prompts.name,
         prompts=[
             Prompt(
                 text=prompt if isinstance(prompt, str) else None,
-                input_ids=None if isinstance(prompt, str) else prompt,
+                input_ids=ids[index],
+                input_embeds=prompt.data if isinstance(prompt, InputEmbeds) else None,
                 sampling=sampling[index],
-                cache_namespace=cache_namespace(salts[index], keys[index]),
+                cache_namespace=_own_namespace(prompt) + cache_namespace(salts[index], keys[index]),
                 logprobs=wishes[index],
             )
-            for index, prompt in enumerate(prompts)
+            for index, prompt in enumerate(prompts.items)
         ],
         n=n,
-        is_batch=is_batch,
+        is_batch=prompts.is_batch,
     )
+
+
+def _ids_of(prompt: str | list[int] | InputEmbeds) -> list[int] | None:
+    """The ids that stand for a prompt; None for a text, which is not encoded yet."""
+    if isinstance(prompt, InputEmbeds):
+        return prompt.input_ids
+    return None if isinstance(prompt, str) else prompt
+
+
+def _own_namespace(prompt: str | list[int] | InputEmbeds) -> str:
+    """How the prefix-cache namespace begins: ids say all of a prompt but where they stand for embeddings."""
+    return prompt.namespace if isinstance(prompt, InputEmbeds) else ""
 
 
 class _Spread:
@@ -125,25 +141,6 @@ class _Spread:
         if any(isinstance(item, int) for item in value):
             raise RequestError(f"{name} mixes token ids and lists of them.", param=name)
         return [item or [] for item in self(name, value)]
-
-
-def _prompts(request: GenerateRequest) -> tuple[str, Sequence[str | list[int]], bool]:
-    """What the client calls its prompts, all of them, and whether it sent a list of them."""
-    text, ids = request.text, request.input_ids
-    if (text is None) == (ids is None):
-        raise RequestError("Exactly one of text and input_ids must be given.", param="text")
-    if isinstance(text, str):
-        return "text", [text], False
-    if text is not None:
-        if not text:
-            raise RequestError("text is an empty list.", param="text")
-        return "text", text, True
-    assert ids is not None
-    if not any(isinstance(item, list) for item in ids):
-        return "input_ids", [cast("list[int]", ids)], False
-    if not all(isinstance(item, list) for item in ids):
-        raise RequestError("input_ids mixes token ids and lists of them.", param="input_ids")
-    return "input_ids", cast("list[list[int]]", ids), True
 
 
 async def _sampling(

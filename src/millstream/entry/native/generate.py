@@ -82,12 +82,13 @@ async def understand(
         EngineDeadError: the server cannot take requests now.
     """
     check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
-    batch = await read_batch(request, service.manager.engine, service.places)
+    manager = service.manager
+    batch = await read_batch(request, manager.prompts, manager.engine, service.places)
     rid, requests = _requests(request, batch, deadline, Timing(received=received, adapted=service.clock()))
     origin = Origin(
         api="generate",
         model=service.text.names[0],
-        prompt_param="text" if request.text is not None else "input_ids",
+        prompt_param=batch.name,
         choices_per_item=batch.n if batch.is_batch else None,
         request_id=request_id,
         default_max_new_tokens=DEFAULT_MAX_NEW_TOKENS,
@@ -106,6 +107,7 @@ def _requests(
             text=prompt.text,
             input_ids=prompt.input_ids,
             sampling=_for_choice(prompt, choice),
+            input_embeds=prompt.input_embeds,
             cache_namespace=prompt.cache_namespace,
             priority=request.priority,
             deadline=deadline,

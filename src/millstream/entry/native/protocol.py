@@ -18,13 +18,14 @@ StartLen = Annotated[int, Meta(ge=-1)]
 
 
 class GenerateRequest(Struct, kw_only=True):
-    """POST /generate: one prompt, or a batch as a list. Exactly one of `text` and `input_ids` is given.
+    """POST /generate: one prompt, or a batch as a list. Exactly one of `text`, `input_ids` and `input_embeds` is given.
 
     In a batch what may be a list is one for each prompt, and anything else is the same for all of them.
     """
 
     text: str | list[str] | None = None
     input_ids: list[TokenId | list[TokenId]] | None = None
+    input_embeds: list[Any] | None = None  # numbers, `[positions, hidden]`, in place of the embeddings of ids
     sampling_params: dict[str, Any] | list[dict[str, Any]] = {}
     rid: Rid | list[Rid] | None = None
     stream: bool = False
@@ -128,7 +129,6 @@ GENERATE = FieldRules(
         "routing_key": _ONE_ENGINE,
     },
     refused={
-        "input_embeds": Refused("embeddings as input are not supported by this server"),
         **dict.fromkeys(("image_data", "video_data", "audio_data", "mm_hashes", "mm_content_hashes"), Refused(_NO_MEDIA)),
         **dict.fromkeys(("video_config", "mm_processor_kwargs", "max_dynamic_patch", "min_dynamic_patch"), Refused(_NO_MEDIA)),
         "modalities": Refused(_NO_MEDIA, (["text"],)),

@@ -53,8 +53,21 @@ class Model:
         threads: int,
         isa: str,
     ) -> None: ...
-    def forward(self, tokens: NDArray[np.int32], rows: Sequence[tuple[int, int, Sequence[int], int]]) -> None:
-        """Run a step: rows of (number of tokens, first position, pages, number of last positions that get logits)."""
+    def forward(
+        self,
+        tokens: NDArray[np.int32],
+        rows: Sequence[tuple[int, int, Sequence[int], int]],
+        embedded: Mapping[int, NDArray[np.float32]] = ...,
+        kept: Sequence[int] = ...,
+    ) -> None:
+        """Run a step: rows of (number of tokens, first position, pages, number of last positions that get logits).
+
+        `embedded` has, by row, `[tokens, hidden]` in place of the embeddings of its first tokens; `kept` are rows whose last
+        state is kept.
+        """
+
+    def kept_states(self) -> NDArray[np.float32]:
+        """Return the last step's, `[kept, hidden]`, after the final norm: a view that the next step overwrites."""
 
     def logits(self) -> NDArray[np.float32]:
         """Return the last step's, `[outputs, padded vocab]`: a view that the next step overwrites."""

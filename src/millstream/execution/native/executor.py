@@ -64,6 +64,7 @@ class NativeExecutor:
             if (question := prompt_question(part, 0)) is not None:
                 told[index].extend(*self._answer([question]))
         self._run(parts)
+        self._keep(parts, output)
         self._check_states(rows, output)
         firsts = [0, *accumulate(part.num_outputs for part in parts)]  # each part's first output
         sampled = [index for index, row in enumerate(rows) if row.sample]
@@ -97,7 +98,14 @@ class NativeExecutor:
     def _run(self, parts: Sequence[Part]) -> None:
         token_ids = [token_id for part in parts for token_id in part.token_ids]
         rows = [(part.end - part.start, part.start, part.row.pages, part.num_outputs) for part in parts]
-        self._model.forward(np.array(token_ids, dtype=np.int32), rows)
+        embedded = {index: part.embeds for index, part in enumerate(parts) if len(part.embeds)}
+        kept = [index for index, part in enumerate(parts) if part.gives_hidden]
+        self._model.forward(np.array(token_ids, dtype=np.int32), rows, embedded, kept)
+
+    def _keep(self, parts: Sequence[Part], output: ForwardOutput) -> None:
+        """Take the states that rows of the last run asked for."""
+        if kept := [index for index, part in enumerate(parts) if part.gives_hidden]:
+            output.hidden = dict(zip(kept, self._model.kept_states().copy(), strict=True))
 
     def _tell(self, parts: Sequence[Part], firsts: Sequence[int], told: dict[int, Logprobs], output: ForwardOutput) -> None:
         """Find the log probabilities of what was drawn, and of prompts, whose earlier positions are in `told`."""

@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from millstream.execution.interface import ForwardRow
 from millstream.execution.logprobs import prompt_positions, prompt_tokens
 from millstream.messages.details import LogprobParams
+
+Floats = NDArray[np.float32]
+NO_EMBEDS: Floats = np.empty((0, 0), np.float32)
 
 
 class Part(NamedTuple):
@@ -28,6 +34,16 @@ class Part(NamedTuple):
         row = self.row
         known = list(row.token_ids[self.start : min(self.end, row.end)])
         return known + list(row.draft[: self.end - row.end]) if self.end > row.end else known
+
+    @property
+    def embeds(self) -> Floats:
+        """What stands in for the embeddings of the first of those tokens, `[tokens, hidden]`; none where nothing does."""
+        return NO_EMBEDS if self.row.input_embeds is None else self.row.input_embeds[self.start : self.end]
+
+    @property
+    def gives_hidden(self) -> bool:
+        """Whether the state that the row wants is that of the last position here."""
+        return self.row.gives_hidden and self.end == self.row.end
 
 
 class Question(NamedTuple):

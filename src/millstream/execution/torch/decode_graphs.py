@@ -62,8 +62,11 @@ class DecodeGraphs:
         )  # fmt: skip
 
     def takes(self, rows: Sequence[ForwardRow]) -> bool:
-        """Whether a step of these rows can be replayed: each computes one position and draws there."""
-        return 0 < len(rows) <= self._sizes[-1] and all(row.sample and row.reach - row.start == 1 for row in rows)
+        """Whether a step of these rows can be replayed: each computes one position, of a token, and draws there."""
+        return 0 < len(rows) <= self._sizes[-1] and all(
+            row.sample and row.reach - row.start == 1 and (row.input_embeds is None or row.start >= row.num_prompt_tokens)
+            for row in rows
+        )
 
     def run(self, rows: Sequence[ForwardRow]) -> Judged:
         """Run a step that `takes` accepts. Its results are overwritten by the next."""

@@ -29,6 +29,7 @@ class StepInput:
     positions: Tensor  # [tokens]
     slots: Tensor  # [tokens], where each token's KV goes
     plans: Mapping[int | None, AttentionPlan]
+    embedded: tuple[Tensor, Tensor] | None = None  # places among the tokens, and what enters the first layer there: [n, hidden]
 
 
 class Decoder:
@@ -49,6 +50,9 @@ class Decoder:
         states = F.embedding(step.token_ids, weights.embedding)
         if config.embedding_scale != 1.0:
             states = states * config.embedding_scale
+        if step.embedded is not None:
+            places, embeddings = step.embedded
+            states = states.index_copy(0, places, embeddings.to(states.dtype))
         rotation = self._rotary.rotation(step.positions)
         local = rotation if config.local_rope is None else self._local_rotary.rotation(step.positions)
         for index, layer in enumerate(weights.layers):

@@ -92,6 +92,8 @@ class TorchExecutor:
             return torch.empty(0, 0), [], {}
         hidden = self._hidden(rows)
         lasts = np.cumsum([row.reach - row.start for row in rows]) - 1  # each row's last position in the step
+        if kept := [index for index, row in enumerate(rows) if row.gives_hidden]:
+            output.hidden = dict(zip(kept, hidden[upload(lasts[kept], self._device)].float().cpu().numpy(), strict=True))
         if len(sampled) < len(rows):
             self._check_chunks(rows, hidden, lasts, output)
         self._tell_prompts(rows, hidden, lasts, output)
@@ -122,7 +124,22 @@ class TorchExecutor:
             slots.extend(row.pages[at // page_size] * page_size + at % page_size for at in range(row.start, row.reach))
         numbers = upload(np.array([token_ids, positions, slots], dtype=np.int64), self._device)
         plans = self._attention.plan(rows, self._decoder.windows)
-        return self._decoder.hidden(StepInput(numbers[0], numbers[1], numbers[2], plans), self._store)
+        step = StepInput(numbers[0], numbers[1], numbers[2], plans, self._embedded(rows))
+        return self._decoder.hidden(step, self._store)
+
+    def _embedded(self, rows: Sequence[ForwardRow]) -> tuple[Tensor, Tensor] | None:
+        """What stands in for the embeddings of this step's tokens, and where; None where nothing does."""
+        places: list[int] = []
+        parts: list[NDArray[np.float32]] = []
+        first = 0
+        for row in rows:
+            if row.input_embeds is not None and row.start < len(row.input_embeds):
+                parts.append(row.input_embeds[row.start : row.end])
+                places.extend(range(first, first + len(parts[-1])))
+            first += row.reach - row.start
+        if not parts:
+            return None
+        return upload(np.array(places), self._device), upload(np.concatenate(parts), self._device)
 
     def _check_chunks(self, rows: Sequence[ForwardRow], hidden: Tensor, lasts: NDArray[np.intp], output: ForwardOutput) -> None:
         """Find NaN or infinity in prefill chunks: at their last position, which has seen all before it.

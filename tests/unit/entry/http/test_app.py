@@ -20,7 +20,7 @@ GOOD = {"messages": [{"role": "user", "content": "hi"}]}
     [
         ("GET", "/v1/nope", 404), ("POST", "/", 405), ("GET", CHAT, 405), ("OPTIONS", CHAT, 405),
         ("DELETE", "/v1/models/x", 405),
-        ("GET", "/v1/models/", 404), ("POST", "/v1/embeddings", 404), ("GET", "/v1/chat/completions/", 404),
+        ("GET", "/v1/models/", 404), ("POST", "/v1/images", 404), ("GET", "/v1/chat/completions/", 404),
     ],
 )  # fmt: skip
 def test_what_the_router_refuses_has_the_envelope(method: str, path: str, status: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -186,11 +187,16 @@ def test_only_decodes_that_draw_are_replayed(rig: Rig) -> None:
     drafted = decode(ids, pages)
     drafted.draft = [7]
     chunk_of_one = row(ids, pages, 3, 4)
+    embedded = decode(ids, pages)
+    embedded.input_embeds = np.zeros((len(ids), 64), np.float32)
     assert rig.graphs.takes([decode(ids, pages)] * 6)
     assert not rig.graphs.takes([])
     assert not rig.graphs.takes([decode(ids, pages)] * 7)
     assert not rig.graphs.takes([decode(ids, pages), drafted])
     assert not rig.graphs.takes([decode(ids, pages), chunk_of_one])
+    assert not rig.graphs.takes([embedded])
+    embedded.num_prompt_tokens -= 1  # its last position is a token that it made
+    assert rig.graphs.takes([embedded])
     assert not rig.graphs.takes([decode(ids, pages), row(other_ids, others, 2)])
 
 

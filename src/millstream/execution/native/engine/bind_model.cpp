@@ -121,8 +121,8 @@ class ModelObject {
         model_ = std::make_unique<Model>(std::move(c), std::move(w), static_cast<KVType>(kv_type), num_pages, page_size, threads, kernels_named(isa));
     }
 
-    // rows: (count, position, pages, num_outputs) each
-    void forward(Ids tokens, nb::list rows) {
+    // rows: (count, position, pages, num_outputs) each; embedded: row -> [tokens, hidden size]; kept: rows
+    void forward(Ids tokens, nb::list rows, nb::dict embedded, nb::list kept) {
         rows_.resize(rows.size());
         size_t num_tokens = 0;
         for (size_t i = 0; i < rows_.size(); ++i) {
@@ -131,12 +131,27 @@ class ModelObject {
             row.count = nb::cast<int>(entry[0]);
             row.position = nb::cast<int>(entry[1]);
             row.num_outputs = nb::cast<int>(entry[3]);
+            row.num_embedded = 0;
+            row.kept_state = -1;
             read_pages(entry[2], row);
             num_tokens += row.count;
         }
         if (num_tokens != tokens.size()) throw std::invalid_argument("tokens: one a position");
         for (size_t i = 0; i < num_tokens; ++i)
             if (tokens.data()[i] < 0 || tokens.data()[i] >= model_->config().vocab_size) throw std::invalid_argument("a token is outside the vocabulary");
+        for (auto [number, values] : embedded) {
+            Row& row = row_at(number);
+            Array<const float, 2> embeddings = nb::cast<Array<const float, 2>>(values, false);  // a converted copy would not live on
+            if (int(embeddings.shape(1)) != model_->config().hidden_size || int(embeddings.shape(0)) > row.count)
+                throw std::invalid_argument("embeddings of a row have another shape");
+            row.embeddings = embeddings.data();
+            row.num_embedded = int(embeddings.shape(0));
+        }
+        for (size_t i = 0; i < kept.size(); ++i) {
+            Row& row = row_at(kept[i]);
+            if (row.kept_state >= 0) throw std::invalid_argument("a row is kept twice");
+            row.kept_state = int(i);
+        }
         nb::gil_scoped_release release;
         model_->forward(tokens.data(), rows_);
     }
@@ -213,6 +228,11 @@ class ModelObject {
     }
 
   private:
+    Row& row_at(nb::handle number) {
+        const size_t at = nb::cast<size_t>(number);
+        if (at >= rows_.size()) throw std::invalid_argument("no such row");
+        return rows_[at];
+    }
     void read_ids(nb::handle ids, std::vector<int32_t>& out) const {
         for (nb::handle id : ids) {
             out.push_back(nb::cast<int32_t>(id));
@@ -242,13 +262,20 @@ void bind_model(nb::module_& m) {
     nb::class_<ModelObject>(m, "Model")
         .def(nb::init<nb::dict, nb::dict, nb::dict, bool, int, int, int, int, const std::string&>(), nb::arg("config"), nb::arg("matrices"),
              nb::arg("vectors"), nb::arg("tied"), nb::arg("kv_type"), nb::arg("num_pages"), nb::arg("page_size"), nb::arg("threads"), nb::arg("isa"))
-        .def("forward", &ModelObject::forward, nb::arg("tokens"), nb::arg("rows"))
+        .def("forward", &ModelObject::forward, nb::arg("tokens"), nb::arg("rows"), nb::arg("embedded") = nb::dict(), nb::arg("kept") = nb::list())
         // [outputs, padded vocab]: the last step's, overwritten by the next
         .def("logits",
              [](ModelObject& self) {
                  Model& model = self.model();
                  size_t shape[2] = {size_t(model.num_outputs()), size_t(model.logits_stride())};
                  return nb::ndarray<nb::numpy, float, nb::ndim<2>>(model.logits(), 2, shape, nb::find(self));
+             })
+        // [kept, hidden size], in the order of `kept`: the last step's, overwritten by the next
+        .def("kept_states",
+             [](ModelObject& self) {
+                 Model& model = self.model();
+                 size_t shape[2] = {size_t(model.num_kept()), size_t(model.config().hidden_size)};
+                 return nb::ndarray<nb::numpy, float, nb::ndim<2>>(model.kept_states(), 2, shape, nb::find(self));
              })
         .def("best",
              [](ModelObject& self) {  // a list of (token, is_finite), one an output

@@ -132,8 +132,9 @@ void Model::forward(const int32_t* tokens, const std::vector<Row>& rows) {
     position_of_token_.clear();
     first_token_.clear();
     output_tokens_.clear();
-    num_outputs_ = 0;
+    num_outputs_ = num_kept_ = 0;
     for (int row = 0; row < int(rows.size()); ++row) {
+        num_kept_ += rows[row].kept_state >= 0;
         first_token_.push_back(int(row_of_token_.size()));
         for (int i = 0; i < rows[row].count; ++i) {
             row_of_token_.push_back(row);
@@ -168,6 +169,7 @@ void Model::reserve(int num_tokens, int num_outputs) {
     ffn_q_.reserve(num_tokens, ffn_stride_ / GROUP);
     outputs_q_.reserve(num_outputs, hidden_stride_ / GROUP);
     logits_.reserve(size_t(num_outputs) * logits_stride_);
+    kept_states_.reserve(size_t(num_kept_) * config_.hidden_size);
 }
 
 void Model::plan_attention(const std::vector<Row>& rows) {

@@ -44,6 +44,9 @@ struct Row {
     int position;
     std::vector<int32_t> pages;
     int num_outputs;  // of its last tokens: they get logits
+    const float* embeddings = nullptr;  // [num_embedded, hidden size], in place of those of its first tokens
+    int num_embedded = 0;
+    int kept_state = -1;  // the place among the step's `kept_states` where its last state is to be; -1: nowhere
 };
 
 class Model {
@@ -51,12 +54,15 @@ class Model {
     // `weights` point into memory that outlives the model.
     Model(ModelConfig config, Weights weights, KVType kv_type, int num_pages, int page_size, int num_threads, const Kernels& kernels);
 
-    // Runs one step. `tokens` of all rows, one row after another. Afterwards `logits()` holds the outputs of all rows in order, and
-    // `is_finite()[i]` says of row i's last hidden state whether it is finite.
+    // Runs one step. `tokens` of all rows, one row after another. Afterwards `logits()` holds the outputs of all rows in order,
+    // `is_finite()[i]` says of row i's last hidden state whether it is finite, and `kept_states()`, [kept, hidden size], has those that
+    // were to be kept, after the final norm.
     void forward(const int32_t* tokens, const std::vector<Row>& rows);
     float* logits() { return logits_.data(); }
     int num_outputs() const { return num_outputs_; }
     int logits_stride() const { return logits_stride_; }
+    float* kept_states() { return kept_states_.data(); }
+    int num_kept() const { return num_kept_; }
     const std::vector<uint8_t>& is_finite() const { return is_finite_; }
     const std::vector<Best>& best() const { return best_; }
 
@@ -152,7 +158,7 @@ class Model {
     // one step
     const int32_t* tokens_ = nullptr;
     const std::vector<Row>* rows_ = nullptr;
-    int num_tokens_ = 0, num_outputs_ = 0;
+    int num_tokens_ = 0, num_outputs_ = 0, num_kept_ = 0;
     std::vector<int> row_of_token_, position_of_token_, first_token_;
     std::vector<int> output_tokens_;      // the token of each row's last position and of every output, see plan
     std::vector<AttendPlan> plans_;
@@ -163,7 +169,7 @@ class Model {
     std::vector<uint8_t> is_finite_;
     std::vector<Best> best_;
 
-    Buffer<float> states_, delta_, qkv_, attended_, gated_, cos_sin_, local_cos_sin_, logits_;
+    Buffer<float> states_, delta_, qkv_, attended_, gated_, cos_sin_, local_cos_sin_, logits_, kept_states_;
     Buffer<float> part_max_, part_sum_, part_out_;
     QuantizedBuffer x_, attended_q_, ffn_q_, outputs_q_;
 };

@@ -17,8 +17,14 @@ static void rotation(const std::vector<double>& frequencies, float factor, int p
 
 void Model::embed(int, int token, int) {
     float* states = states_.data() + size_t(token) * hidden_stride_;
-    k_.unpack_row(weights_.embedding, tokens_[token], states);
-    if (config_.embedding_scale != 1.0f) k_.scale(states, config_.embedding_scale, config_.hidden_size);
+    const Row& row = (*rows_)[row_of_token_[token]];
+    if (const int at = token - first_token_[row_of_token_[token]]; at < row.num_embedded) {
+        std::memcpy(states, row.embeddings + size_t(at) * config_.hidden_size, sizeof(float) * config_.hidden_size);
+        std::fill(states + config_.hidden_size, states + hidden_stride_, 0.0f);
+    } else {
+        k_.unpack_row(weights_.embedding, tokens_[token], states);
+        if (config_.embedding_scale != 1.0f) k_.scale(states, config_.embedding_scale, config_.hidden_size);
+    }
     int position = position_of_token_[token];
     rotation(config_.frequencies, config_.rotary_factor, position, cos_sin_.data() + size_t(token) * config_.head_dim);
     if (!config_.local_frequencies.empty())
@@ -161,12 +167,17 @@ void Model::feed_down(int layer, int number, int) {
     multiply(weights_.layers[layer].down, ffn_q_.rows(), num_tokens_, number, delta_.data(), hidden_stride_);
 }
 
-void Model::norm_outputs(int, int number, int thread) {
-    const int token = output_tokens_[number];
+void Model::norm_outputs(int, int task, int thread) {
+    const int token = output_tokens_[task];
     const float* normed = norm(token, true, weights_.layers.back().post_ffn_norm, weights_.final_norm, thread);
-    const int row = row_of_token_[token];
-    if (token == first_token_[row] + (*rows_)[row].count - 1) is_finite_[row] = k_.all_finite(normed, config_.hidden_size);
-    if (number < num_outputs_) k_.quantize(normed, outputs_q_.rows(), number);
+    const int number = row_of_token_[token];
+    const Row& row = (*rows_)[number];
+    if (token == first_token_[number] + row.count - 1) {
+        is_finite_[number] = k_.all_finite(normed, config_.hidden_size);
+        if (row.kept_state >= 0)
+            std::memcpy(kept_states_.data() + size_t(row.kept_state) * config_.hidden_size, normed, sizeof(float) * config_.hidden_size);
+    }
+    if (task < num_outputs_) k_.quantize(normed, outputs_q_.rows(), task);
 }
 
 void Model::project_logits(int, int number, int) {
