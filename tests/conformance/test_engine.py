@@ -11,14 +11,14 @@ import pytest
 from millstream import Engine
 
 PROMPTS = ["The capital of France is", "写一句关于春天的话。", "Repeat: 😀👩‍👩‍👧 naïve café"]
-BODIES: list[dict[str, Any]] = [
+CALLS: list[dict[str, Any]] = [
     {
-        "text": PROMPTS,
+        "prompt": PROMPTS,
         "sampling_params": {"temperature": 0, "max_new_tokens": 24},
         "return_logprob": True,
         "top_logprobs_num": 3,
     },
-    {"text": PROMPTS, "sampling_params": {"seed": 7, "temperature": 1.2, "top_p": 0.9, "max_new_tokens": 24, "n": 2}},
+    {"prompt": PROMPTS, "sampling_params": {"seed": 7, "temperature": 1.2, "top_p": 0.9, "max_new_tokens": 24, "n": 2}},
     {"prompt": PROMPTS[0], "sampling_params": {"max_new_tokens": 0}, "return_logprob": True, "logprob_start_len": 0},
 ]
 CHANCE = ("id", "e2e_latency", "cached_tokens", "cached_tokens_details")
