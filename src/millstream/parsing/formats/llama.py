@@ -1,0 +1,49 @@
+"""Llama 3 and 4: a bare object, after `<|python_tag|>` or as all of the answer; or a list of calls as Python writes them."""
+
+from millstream.parsing.forms import JsonObject, PythonCalls
+from millstream.parsing.stage import Example, ToolFormat
+
+LLAMA3 = ToolFormat(
+    name="llama3",
+    aliases=("llama3_json", "llama4_json"),
+    form=JsonObject(separator=";", in_list=True),
+    opens=("<|python_tag|>",),
+    bare=JsonObject(separator=";", in_list=True, is_strict=True),
+    bare_starts="{[",
+    template_marks=('{"name": function name, "parameters":',),
+    examples=(
+        Example('{"name": "get_weather", "parameters": {"city": "Bern"}}', calls=(("get_weather", '{"city": "Bern"}'),)),
+        Example(
+            'See.<|python_tag|>{"name": "ping", "parameters": {}}; {"name": "get_weather", "parameters": {"city": "A;B"}}',
+            "See.",
+            (("ping", "{}"), ("get_weather", '{"city": "A;B"}')),
+        ),
+        Example(
+            '[{"name": "ping", "parameters": {"code": "if (a) { b(\\"}\\") } \\\\"}}]',
+            calls=(("ping", '{"code": "if (a) { b(\\"}\\") } \\\\"}'),),
+        ),
+        Example('{"city": "Bern", "name": "ping"}', '{"city": "Bern", "name": "ping"}'),
+        Example('So: {"name": "ping", "parameters": {}}', 'So: {"name": "ping", "parameters": {}}'),
+    ),
+)
+
+PYTHONIC = ToolFormat(
+    name="pythonic",
+    aliases=("llama4_pythonic", "llama4"),
+    form=PythonCalls(),
+    opens=("<|python_start|>", "<|python_tag|>"),
+    bare=PythonCalls(),
+    bare_starts="[",
+    template_marks=("[func_name1(params_name1=params_value1",),
+    examples=(
+        Example(
+            "[get_weather(city='Bern', days=2, hourly=True), ping()]",
+            calls=(("get_weather", '{"city": "Bern", "days": 2, "hourly": true}'), ("ping", "{}")),
+        ),
+        Example(
+            "<|python_start|>[ping(a=(1, -2.5), b={'k': None}, c=\"it's \\x41\\n\", d='say \"x\"')]",
+            calls=(("ping", '{"a": [1, -2.5], "b": {"k": null}, "c": "it\'s A\\n", "d": "say \\"x\\""}'),),
+        ),
+        Example("[1] is a note, [link](there) is none", "[1] is a note, [link](there) is none"),
+    ),
+)

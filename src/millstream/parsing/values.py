@@ -1,0 +1,178 @@
+"""Values of tagged arguments: text between tags becomes JSON, of the type that the tool's schema asks for.
+
+A string goes on as it comes. Anything else waits for its end: what is JSON of an allowed type stays as the model wrote it,
+`True`, `False` and `None` are taken for theirs, and what fits nothing is a string. So is the value of an argument that the
+schema does not know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from millstream.parsing.reader import EndOfText, Markers, Reader, Reading
+
+Put = Callable[[str, str], object]  # JSON, and what stands for it in the text
+
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_ALL = frozenset(("string", "integer", "number", "boolean", "null", "array", "object"))
+_MAX_REFS = 16
+
+
+class ObjectWriter:
+    """Writes the members of an arguments object, one after another."""
+
+    def __init__(self, schema: object, put: Put) -> None:
+        self._schema = schema
+        self._put = put
+        self._separator = "{"
+
+    def read_member(self, key: str, reader: Reader, close: str, edge: str) -> Reading[None]:
+        """Read the value of `key` up to `close`; `edge` is not part of it where it stands at its ends.
+
+        Raises:
+            EndOfText: there is no `close`.
+        """
+        self._put(f"{self._separator}{json.dumps(key, ensure_ascii=False)}: ", "")
+        self._separator = ", "
+        allowed = allowed_types(self._schema, key)
+        value = _Text(self._put) if allowed == {"string"} else _Collected(self._put, allowed)
+        cut = _Edges(edge, value.add, self._put)
+        try:
+            yield from reader.until(Markers([close]), cut.feed)
+        except EndOfText:
+            value.broken()
+            raise
+        cut.end()
+        value.end(close)
+
+    def close(self) -> None:
+        """There are no more members."""
+        self._put("{}" if self._separator == "{" else "}", "")
+
+
+class _Edges:
+    """Drops `edge` at both ends."""
+
+    def __init__(self, edge: str, add: Callable[[str], None], put: Put) -> None:
+        self._edge = edge
+        self._add = add
+        self._put = put
+        self._is_begun = not edge
+        self._held = ""  # an edge that may be the last
+
+    def feed(self, text: str) -> None:
+        if not self._is_begun:
+            self._is_begun = True
+            if text.startswith(self._edge):
+                self._put("", self._edge)
+                text = text[len(self._edge) :]
+        text = self._held + text
+        self._held = self._edge if self._edge and text.endswith(self._edge) else ""
+        if kept := text.removesuffix(self._held) if self._held else text:
+            self._add(kept)
+
+    def end(self) -> None:
+        self._put("", self._held)
+
+
+class _Text:
+    """A string, passed on as it comes."""
+
+    def __init__(self, put: Put) -> None:
+        self._put = put
+        put('"', "")
+
+    def add(self, text: str) -> None:
+        self._put(json.dumps(text, ensure_ascii=False)[1:-1], text)
+
+    def end(self, close: str) -> None:
+        self._put('"', close)
+
+    def broken(self) -> None:
+        """It was passed on as far as it came."""
+
+
+class _Collected:
+    """A value that is understood when all of it is there."""
+
+    def __init__(self, put: Put, allowed: frozenset[str]) -> None:
+        self._put = put
+        self._allowed = allowed
+        self._texts: list[str] = []
+
+    def add(self, text: str) -> None:
+        self._put("", text)
+        self._texts.append(text)
+
+    def end(self, close: str) -> None:
+        self._put(typed("".join(self._texts), self._allowed), close)
+
+    def broken(self) -> None:
+        """What there is of it."""
+        self._put("".join(self._texts), "")
+
+
+def typed(text: str, allowed: frozenset[str]) -> str:
+    """`text` as JSON of one of the types `allowed`; a string where it is of none of them."""
+    stripped = text.strip()
+    candidate = _PYTHON_WORDS.get(stripped, stripped)
+    try:
+        value = json.loads(candidate, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return json.dumps(text, ensure_ascii=False)
+    if _types_of(value) & allowed and not isinstance(value, str):
+        return candidate
+    if isinstance(value, str) and "string" not in allowed:
+        return candidate
+    return json.dumps(text, ensure_ascii=False)
+
+
+def allowed_types(schema: object, key: str) -> frozenset[str]:
+    """The JSON types that an object's schema allows for the member `key`; only strings where it does not say."""
+    root = schema if isinstance(schema, dict) else {}
+    properties = root.get("properties")
+    member = properties.get(key) if isinstance(properties, dict) else None
+    return frozenset(_types(member, root, _MAX_REFS)) or frozenset(("string",))
+
+
+def _types(schema: Any, root: dict[str, Any], depth: int) -> set[str]:
+    """The types a schema names, itself or by what it refers to; none where it names none."""
+    if not isinstance(schema, dict) or not depth:
+        return set()
+    named = schema.get("type")
+    if named is not None:
+        return {name for name in (named if isinstance(named, list) else [named]) if name in _ALL}
+    found: set[str] = set()
+    values = list(schema["enum"]) if isinstance(schema.get("enum"), list) else []
+    for value in values + ([schema["const"]] if "const" in schema else []):
+        found |= _types_of(value)
+    for word in ("anyOf", "oneOf", "allOf"):
+        branches = schema.get(word)
+        for branch in branches[:64] if isinstance(branches, list) else []:
+            found |= _types(branch, root, depth - 1)
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/"):
+        target: Any = root
+        for step in reference[2:].split("/"):
+            target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
+        found |= _types(target, root, depth - 1)
+    return found
+
+
+def _types_of(value: object) -> set[str]:
+    """The JSON types of a value."""
+    if isinstance(value, bool):
+        return {"boolean"}
+    if isinstance(value, int):
+        return {"integer", "number"}
+    if isinstance(value, float):
+        return {"number", "integer"} if value.is_integer() else {"number"}
+    if value is None:
+        return {"null"}
+    return {"string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"}
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)
