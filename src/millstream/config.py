@@ -30,6 +30,12 @@ class ModelOptions:
     chat_special_tokens: Literal["escape", "parse"] = "escape"
     """What the text of a control token in a chat message is: `escape`, ordinary text; `parse`, the control token, with which a
     message can end its turn and begin another's."""
+    tool_call_parser: str = "auto"
+    """How the model writes tool calls: the name of a format, such as `hermes`, or `none`. `auto`: as its chat template has
+    it."""
+    reasoning_parser: str = "auto"
+    """How the model writes its reasoning: the name of a format, such as `qwen3`, or `none`. `auto`: as its chat template has
+    it."""
     context_length: int | None = None
     """Tokens a request may have, prompt and output together. Default: the model's own limit."""
 

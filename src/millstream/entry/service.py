@@ -15,6 +15,7 @@ import msgspec
 from millstream.config import ServerConfig
 from millstream.entry.failure import failure_of_death
 from millstream.entry.openai.responses.store import ResponseStore
+from millstream.entry.parsers import Parsers, choose_parsers
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.errors import EngineDeadError, ModelNotFound, RequestError
 from millstream.ipc.address import entry_name, entry_number
@@ -28,23 +29,26 @@ from millstream.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedText:
-    """What the entry loads: the tokenizer, its chat templates if the model has one, and the names the model goes by."""
+    """What the entry loads: the tokenizer, its chat templates if the model has one, the names the model goes by, and
+    the parsers of its text."""
 
     tokenizer: Tokenizer
     chat: ChatPrompts | None
     names: tuple[str, ...]
+    parsers: Parsers = Parsers()
 
 
 def text_of(config: ServerConfig, tokenizer: Tokenizer) -> LoadedText:
     """What the entry needs beside `tokenizer`: its templates, compiled, and the names in `config`, which must be filled in.
 
     Raises:
-        StartupError: a template cannot be used.
+        StartupError: a template cannot be used, or there is no parser of the name in an option.
     """
     chat = None
     if tokenizer.chat_template is not None:
         chat = ChatPrompts(tokenizer, tokenizer.chat_templates, escape=config.chat_special_tokens == "escape")
-    return LoadedText(tokenizer=tokenizer, chat=chat, names=config.served_model_name)
+    parsers = choose_parsers(config, tokenizer.chat_templates)
+    return LoadedText(tokenizer=tokenizer, chat=chat, names=config.served_model_name, parsers=parsers)
 
 
 class Service:

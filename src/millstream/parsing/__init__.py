@@ -1,1 +1,1 @@
-"""Reasoning and tool calls in a model's text: one incremental pipeline, whose result does not depend on how the text was cut."""
+"""Reasoning and tool calls in a model's text: one incremental pipeline, whose result does not depend on the cuts."""

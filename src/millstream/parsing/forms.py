@@ -302,8 +302,8 @@ def _word(reader: Reader, draft: Draft, letters: re.Pattern[str]) -> Reading[str
         taken.append(text)
         draft.markup(text)
 
-    yield from reader.run(letters, sink, limit=MAX_NAME_CHARS)
-    if not taken:
+    length = yield from reader.run(letters, sink, limit=MAX_NAME_CHARS + 1)
+    if not 0 < length <= MAX_NAME_CHARS:
         raise Malformed
     return "".join(taken)
 

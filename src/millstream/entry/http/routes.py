@@ -18,7 +18,8 @@ from millstream.entry.native.generate import generate
 from millstream.entry.native.health import health_generate
 from millstream.entry.native.info import health, model, model_info, models, ready, root, server_info
 from millstream.entry.native.ledger import debug_ledger
-from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, SCORE, TOKENIZE
+from millstream.entry.native.parse import parse_function_call, separate_reasoning
+from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, PARSE_CALLS, SCORE, SEPARATE, TOKENIZE
 from millstream.entry.native.score import score
 from millstream.entry.native.tokenize import detokenize, tokenize
 from millstream.entry.openai.chat import chat_completions
@@ -84,6 +85,8 @@ ROUTES: tuple[Route, ...] = (
     post("/v1/tokenize", tokenize, TOKENIZE),
     post("/detokenize", detokenize, DETOKENIZE),
     post("/v1/detokenize", detokenize, DETOKENIZE),
+    post("/parse_function_call", parse_function_call, PARSE_CALLS),
+    post("/separate_reasoning", separate_reasoning, SEPARATE),
 )
 
 

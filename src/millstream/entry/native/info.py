@@ -86,14 +86,15 @@ def _model_facts(service: Service) -> dict[str, Any]:
 async def model_info(exchange: Exchange, service: Service) -> None:
     """The served model, with SGLang's names. What the entry does not know of it is left out."""
     service.check_ready()
+    parsers = service.text.parsers
     await exchange.send_json(
         {
             **_model_facts(service),
             "is_generation": True,
             "preferred_sampling_params": None,
             "weight_version": WEIGHT_VERSION,
-            "reasoning_parser": None,
-            "tool_call_parser": None,
+            "reasoning_parser": parsers.reasoning and parsers.reasoning.name,
+            "tool_call_parser": parsers.tools and parsers.tools.name,
             "has_image_understanding": False,
             "has_audio_understanding": False,
             "max_model_len": service.manager.engine.context_length,

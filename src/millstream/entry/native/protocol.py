@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from millstream.entry.fields import FieldRules, Refused
 from millstream.entry.limits import MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Seed, Timeout, TokenId, TokenLists
 from millstream.entry.openai.messages import MESSAGE
+from millstream.entry.openai.tools import TOOL
 from millstream.entry.sampling import SamplingFields
 from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
 
@@ -79,6 +80,21 @@ class DetokenizeRequest(Struct, kw_only=True):
     tokens: TokenLists
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+
+
+class ParseCallsRequest(Struct, kw_only=True):
+    """POST /parse_function_call: a text, and the tools that it may call."""
+
+    text: str
+    tools: list[dict[str, Any]]
+    tool_call_parser: str | None = None  # absent: the server's own
+
+
+class SeparateRequest(Struct, kw_only=True):
+    """POST /separate_reasoning."""
+
+    text: str
+    reasoning_parser: str | None = None  # absent: the server's own
 
 
 class ScoreRequest(Struct, kw_only=True):
@@ -177,6 +193,22 @@ TOKENIZE = FieldRules(
 )
 
 DETOKENIZE = FieldRules(honoured=DetokenizeRequest, example={"tokens": [1, 2, 3]})
+
+PARSE_CALLS = FieldRules(
+    honoured=ParseCallsRequest,
+    parts={"tools": TOOL},
+    example={
+        "text": '<tool_call>{"name": "get_weather", "arguments": {}}</tool_call>',
+        "tools": [{"type": "function", "function": {"name": "get_weather"}}],
+        "tool_call_parser": "hermes",
+    },
+)
+
+SEPARATE = FieldRules(
+    honoured=SeparateRequest,
+    example={"text": "<think>Two and two.</think>Four.", "reasoning_parser": "qwen3"},
+    refused={"return_blocks": Refused("the text is told as reasoning and the rest", (False,))},
+)
 
 SCORE = FieldRules(
     honoured=ScoreRequest,

@@ -13,7 +13,13 @@ GPT_OSS_TOOLS = ToolFormat(
         after=(SPACE, Maybe("<|channel|>commentary"), SPACE, Maybe("<|constrain|>"), SPACE, WORD, SPACE, "<|message|>"),
         end=(Maybe("<|call|>"),),
     ),
-    opens=(_CALL, "<|start|>assistant to=functions.", "<|channel|>analysis to=functions."),
+    opens=(
+        _CALL,
+        "<|channel|>analysis to=functions.",
+        "<|start|>assistant to=functions.",
+        "<|start|>assistant<|channel|>commentary to=functions.",
+        "<|start|>assistant<|channel|>analysis to=functions.",
+    ),
     template_marks=("<|channel|>", "to=functions."),
     examples=(
         Example(

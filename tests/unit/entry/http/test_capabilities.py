@@ -227,7 +227,7 @@ def names_read(node: ast.AST) -> Iterator[str]:
 
 
 # nothing is padded, whether it says so or not; what chat templates read
-UNREAD = {"include_obfuscation", "tool_call_id"}
+UNREAD = {"include_obfuscation", "tool_call_id", "description"}
 
 
 def test_an_object_within_a_body_takes_no_names_that_are_not_told() -> None:
