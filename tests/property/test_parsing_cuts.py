@@ -1,4 +1,4 @@
-"""Whatever a model writes, and however it is cut, the pipeline finds the same, loses nothing and promises no more than it keeps."""
+"""Whatever a model writes, and however it is cut, the pipeline finds the same and loses nothing."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from millstream.config import ServerConfig
 from millstream.entry.http.app import App
+from millstream.entry.parsers import choose_parsers
 from millstream.entry.service import LoadedText, Service
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.messages import (
@@ -206,8 +207,10 @@ class Entry:
         self.service = Service(config=config, to_scheduler=self.engine, entry=number)
         self.app = App(self.service)
         if ready:
-            chat = ChatPrompts(TOKENIZER, templates or TOKENIZER.chat_templates, escape=config.chat_special_tokens == "escape")
-            self.service.text_loaded(LoadedText(tokenizer=tokenizer, chat=chat, names=NAMES))
+            templates = templates or TOKENIZER.chat_templates
+            chat = ChatPrompts(TOKENIZER, templates, escape=config.chat_special_tokens == "escape")
+            parsers = choose_parsers(config, templates)
+            self.service.text_loaded(LoadedText(tokenizer=tokenizer, chat=chat, names=NAMES, parsers=parsers))
             self.service.update(state(engine_info(context_length, max_running_requests, has_logprobs=has_logprobs)))
             self.engine.handle = self.manager.handle
 

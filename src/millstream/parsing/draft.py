@@ -47,6 +47,11 @@ class Outlet:
             self.emit(ContentDelta("".join(self._space)))
             self._space.clear()
 
+    @property
+    def takes_calls(self) -> bool:
+        """Whether one more call may be told."""
+        return self.tools.max_calls is None or self._num_calls < self.tools.max_calls
+
     def take_space(self) -> list[str]:
         """The white space held back, which is the caller's from now on."""
         space, self._space = self._space, []
@@ -61,10 +66,14 @@ class Outlet:
 
 
 class Tools:
-    """The tools that a request offers, by name, with the JSON schema of their arguments. None: any name will do."""
+    """The tools that a request offers, by name, with the JSON schema of their arguments. None: any name will do.
 
-    def __init__(self, schemas: dict[str, object] | None = None) -> None:
+    Of more than `max_calls` calls the first are calls, and the rest content.
+    """
+
+    def __init__(self, schemas: dict[str, object] | None = None, max_calls: int | None = None) -> None:
         self._schemas = schemas
+        self.max_calls = max_calls
 
     def has(self, name: str) -> bool:
         """Whether a call of `name` is a call."""
@@ -113,7 +122,7 @@ class Draft:
         """
         if self._state != "pending":
             raise Malformed
-        if not self._outlet.tools.has(name):
+        if not (self._outlet.tools.has(name) and self._outlet.takes_calls):
             self._state = "quoted"
             self._release()
             return

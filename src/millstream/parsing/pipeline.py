@@ -27,6 +27,11 @@ class Reading:
     tools: Tools = Tools()
     is_open: bool | None = None
 
+    @property
+    def needs_special_tokens(self) -> bool:
+        """Whether the text must have the special tokens in it, which markers may be."""
+        return self.tool_format is not None or (self.reasoning is not None and self.reasoning.is_anywhere)
+
 
 class Pipeline:
     """One text, read once. Not to be fed after `finish`."""

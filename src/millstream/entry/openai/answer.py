@@ -18,6 +18,7 @@ from millstream.entry.openai.chunks import ChunkWriter, Json, Shape, finish_memb
 from millstream.entry.openai.fingerprint import fingerprint
 from millstream.entry.openai.parts import ChoiceParts, View
 from millstream.entry.openai.protocol import GenerationFields, StreamOptions
+from millstream.entry.openai.speech import Speech
 from millstream.entry.openai.tally import Tally
 from millstream.entry.openai.wanted import Wanted
 from millstream.entry.release import release_after
@@ -27,6 +28,7 @@ from millstream.entry.stream import stream_answer
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.entry.whole import Whole, collect
 from millstream.messages import Abort, FinishReason, GenerateReqInput, TextRow
+from millstream.parsing.pipeline import Reading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class Call:
     origin: Origin
     shape: Shape
     wanted: Wanted = Wanted()
+    reading: Reading | None = None  # how the text of a chat is taken apart; None: it is content
     width: int = 0
     echo: Sequence[str | list[int]] | None = None  # prompts that stand before their answers
     several_prompts: bool = False
@@ -77,7 +80,8 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
         else:
             made = await collect(generation, _Ends(call).failure)
             work = partial(_body, call, Tally(generation, call.choices_each), parts, head, made)
-            await exchange.send_json(await manager.prompts.off_loop(_num_values(made), work))
+            size = _num_values(made) + (sum(len(choice.text) for choice in made) if call.reading is not None else 0)
+            await exchange.send_json(await manager.prompts.off_loop(size, work))
             generation.stamp_written(service.clock(), last=True)
 
 
@@ -155,7 +159,13 @@ def _choice(call: Call, index: int, made: Whole, parts: ChoiceParts) -> Json:
     part = parts.take(made.text, made.token_ids, made.details, made.finish)
     chat = call.shape.opening is not None
     content: Json = {"message": {"role": "assistant", "content": part.text}} if chat else {"text": part.text}
-    choice = {"index": index, **content, "logprobs": parts.logprobs(part.listed), **finish_members(made.finish)}
+    in_calls = False
+    if call.reading is not None:
+        speech = Speech(call.reading)
+        content = {"message": {"role": "assistant", **speech.message(part.text)}}
+        in_calls = speech.ends_in_calls
+    end = finish_members(made.finish, in_calls=in_calls)
+    choice = {"index": index, **content, "logprobs": parts.logprobs(part.listed), **end}
     if call.fields.return_token_ids:
         choice["token_ids"] = made.token_ids
     if not chat and call.wanted.prompt is not None:
@@ -171,6 +181,7 @@ class _ChunkStream:
         self._call = call
         self._parts = parts
         self._ends = _Ends(call)
+        self._speeches = None if call.reading is None else [Speech(call.reading) for _ in parts]
         self._ids = call.fields.return_token_ids
         self._include_usage = bool(options.include_usage)
         self._continuous = bool(options.continuous_usage_stats)
@@ -189,16 +200,25 @@ class _ChunkStream:
         parts = self._parts[index]
         part = parts.take(row.text, row.token_ids, row.details, row.finish)
         logprobs = parts.logprobs(part.listed) if part.listed else None
-        chunk = b""
-        if part.text or ids or logprobs:
+        chunk, in_calls = b"", False
+        if self._speeches is not None:
+            speech = self._speeches[index]
+            deltas = speech.deltas(part.text, is_last=row.finish is not None)
+            if not deltas and (ids or logprobs):
+                deltas = [{"content": ""}]
+            for delta in deltas:
+                chunk += self._chunks.delta(index, delta, logprobs=logprobs, token_ids=ids, usage=usage)
+                logprobs = ids = None  # the first of them has these
+            in_calls = speech.ends_in_calls
+        elif part.text or ids or logprobs:
             chunk = self._chunks.text(index, part.text, logprobs=logprobs, token_ids=ids, usage=usage)
         if row.finish is None or not self._ends.is_shown(row.finish):
             return chunk
-        return chunk + self._chunks.finish(index, row.finish, usage)
+        return chunk + self._chunks.finish(index, row.finish, usage, in_calls=in_calls)
 
     def text_event(self, index: int) -> tuple[bytes, bytes] | None:
         """A chunk's fixed parts, where it carries neither ids nor log probabilities nor usage."""
-        is_plain = not (self._ids or self._continuous or self._call.wanted.output is not None)
+        is_plain = not (self._ids or self._continuous or self._speeches or self._call.wanted.output is not None)
         return self._chunks.around_text(index) if is_plain else None
 
     def failure(self, finish: FinishReason) -> Failure | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from millstream.entry.deadline import before, resolve_deadline
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
@@ -13,6 +15,7 @@ from millstream.entry.openai.call import check_choices, check_stream_options, ma
 from millstream.entry.openai.chunks import CHAT_SHAPE
 from millstream.entry.openai.messages import check_messages, item_count, text_size
 from millstream.entry.openai.protocol import CHAT, ChatCompletionRequest
+from millstream.entry.openai.reading import offered_tools, reading_of
 from millstream.entry.openai.wanted import Wanted
 from millstream.entry.priority import check_priority
 from millstream.entry.service import Service
@@ -36,14 +39,19 @@ async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequ
     check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
     rid = resolve_rid(request.rid)
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
+    tools = offered_tools(request, service)
     rendering = render(
         service,
         request.messages,
+        tools=request.tools if tools is not None else None,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
         kwargs=request.chat_template_kwargs,
     )
     prompt = await before(deadline, received, service.clock, rendering)
+    reading = reading_of(request, service, tools, prompt)
+    if reading is not None and reading.needs_special_tokens:
+        request.skip_special_tokens = False
     call = Call(
         rid=rid,
         fields=request,
@@ -60,6 +68,7 @@ async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequ
         origin=Origin(api="chat", model=model, prompt_param="messages", request_id=exchange.request_id),
         shape=CHAT_SHAPE,
         wanted=wanted,
+        reading=reading,
     )
     await answer(exchange, service, call)
 
@@ -86,8 +95,11 @@ async def render(
     add_generation_prompt: bool | None,
     continue_final_message: bool,
     kwargs: dict[str, Any],
+    tools: list[dict[str, Any]] | None = None,
 ) -> str | list[int]:
     """The prompt of a conversation, made off the event loop where it is long: text or, where only those are right, ids.
+
+    `tools` are offered in it; they have been checked.
 
     Raises:
         RequestError: the messages are wrong, or the template refuses them.
@@ -100,16 +112,17 @@ async def render(
     if add_generation_prompt is None:
         add_generation_prompt = not continue_final_message
     first_tooled = check_messages(messages)
-    template = chat.template_for(has_tools=first_tooled is not None)
+    template = chat.template_for(has_tools=first_tooled is not None or tools is not None)
     if first_tooled is not None and not template.writes_tool_calls:
         where = f"messages[{first_tooled}]"
         raise RequestError(f"{where} belongs to a tool call, which this model's chat template cannot write.", param=where)
-    size = text_size(messages)
+    size = text_size(messages) + (0 if tools is None else len(msgspec.json.encode(tools)))
     prompts.check_size(size, "messages")
     work = partial(
         chat.render,
         template,
         messages,
+        tools=tools,
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         kwargs=kwargs,

@@ -47,11 +47,15 @@ COMPLETION_SHAPE = Shape(
 )
 
 
-def finish_members(finish: FinishReason) -> Json:
+def finish_members(finish: FinishReason, *, in_calls: bool = False) -> Json:
     """`finish_reason` in OpenAI's words, and SGLang's `matched_stop`: the stop string, the token id, or null.
+
+    With `in_calls` the choice asks for tools: it ended where its model wanted it to, which is no stop.
 
     OpenAI has no word for one choice of several that its client aborted; `abort` is SGLang's and vLLM's.
     """
+    if isinstance(finish, Stop) and in_calls:
+        return {"finish_reason": "tool_calls", "matched_stop": None}
     if isinstance(finish, Stop):
         return {"finish_reason": "stop", "matched_stop": finish.matched}
     if isinstance(finish, Length):
@@ -112,9 +116,18 @@ class ChunkWriter:
         tail = self._text_tail if usage is None else b'}],"usage":' + _encode(usage) + b"}\n\n"
         return b"".join((self._text_heads[index], _encode(text), self._text_middle, told, self._no_finish, ids, tail))
 
-    def finish(self, index: int, finish: FinishReason, usage: Json | None = None) -> bytes:
+    def delta(
+        self, index: int, delta: Json, *, logprobs: Json | None, token_ids: list[int] | None, usage: Json | None
+    ) -> bytes:
+        """A chunk with any delta of one choice."""
+        choice: Json = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+        if token_ids is not None:
+            choice["token_ids"] = token_ids
+        return self._chunk([choice], {} if usage is None else {"usage": usage})
+
+    def finish(self, index: int, finish: FinishReason, usage: Json | None = None, *, in_calls: bool = False) -> bytes:
         """The last chunk of one choice."""
-        choice = {"index": index, **self._shape.closing, "logprobs": None, **finish_members(finish)}
+        choice = {"index": index, **self._shape.closing, "logprobs": None, **finish_members(finish, in_calls=in_calls)}
         return self._chunk([choice], {} if usage is None else {"usage": usage})
 
     def usage(self, usage: Json) -> bytes:

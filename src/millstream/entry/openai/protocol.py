@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from millstream.entry.fields import FieldRules, Refused
 from millstream.entry.limits import AnswerTokens, MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Timeout, declared
 from millstream.entry.openai.messages import MESSAGE
+from millstream.entry.openai.tools import TOOL
 from millstream.entry.openai.wanted import MAX_TOP
 from millstream.entry.sampling import SamplingFields
 
@@ -61,6 +62,10 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     add_generation_prompt: bool | None = None  # default: true, unless the last message is continued
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
+    tools: list[dict[str, Any]] = []
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None  # absent: auto
+    parallel_tool_calls: bool = True  # otherwise the first call alone is one
+    separate_reasoning: bool = True  # otherwise it stays in the content, tags and all
 
 
 class CompletionRequest(GenerationFields, kw_only=True):
@@ -106,7 +111,7 @@ _FORMS: dict[str, Any] = {
 _LOGPROBS_HERE = "use OpenAI's `logprobs`"
 _NO_CODE = "code from requests is never run"
 _NO_REASONING = "the model has no reasoning modes"
-_NO_TOOLS = "tools are not supported by this server"
+_NO_TOOLS = "tools are for chats, in `tools`"
 _NO_GRAMMAR = "structured output is not supported by this server"
 _NO_MEDIA = "this server takes and makes text only"
 _NO_LORA = "LoRA adapters are not supported by this server"
@@ -150,7 +155,7 @@ _REFUSED = {
     "reasoning_effort": Refused(_NO_REASONING, ("none",)),
     "thinking_token_budget": Refused(_NO_REASONING),
     "verbosity": Refused("the model has no verbosity modes", ("medium",)),
-    "separate_reasoning": Refused("reasoning is not taken apart by this server", (False,)),
+    "separate_reasoning": Refused("reasoning is taken apart in chats", (False,)),
     "return_hidden_states": Refused("hidden states are not available", (False,)),
     "return_routed_experts": Refused("expert routing is not available", (False,)),
     "stream_interval": Refused("each step is sent as it comes", (1,)),
@@ -172,16 +177,17 @@ _REFUSED = {
     "data_parallel_rank": Refused(_INTERNAL),
 }
 
+_CHATS_ALONE = ("tools", "tool_choice", "parallel_tool_calls", "separate_reasoning")  # what chats honour and completions cannot
 _NO_TEMPLATES = "the server's operator chooses the template"
 
 CHAT = FieldRules(
     honoured=ChatCompletionRequest,
-    parts={"messages": MESSAGE},
+    parts={"messages": MESSAGE, "tools": TOOL},
     example={"messages": [{"role": "user", "content": "Say hello"}]},
-    without_effect=_WITHOUT_EFFECT,
+    without_effect={name: why for name, why in _WITHOUT_EFFECT.items() if name not in _CHATS_ALONE},
     forms=_FORMS,
     refused={
-        **_REFUSED,
+        **{name: rule for name, rule in _REFUSED.items() if name not in _CHATS_ALONE},
         "chat_template": Refused(_NO_TEMPLATES),
         "documents": Refused("documents are not supported by this server", ([],)),
         "echo": Refused("the prompt is not repeated in a chat answer", (False,)),

@@ -42,7 +42,7 @@ TOOL = FieldRules(
 )
 
 
-def read_tools(given: list[dict[str, Any]], param: str = "tools") -> Tools:
+def read_tools(given: list[dict[str, Any]], param: str = "tools", *, max_calls: int | None = None) -> Tools:
     """The tools of a request, checked.
 
     Raises:
@@ -57,7 +57,7 @@ def read_tools(given: list[dict[str, Any]], param: str = "tools") -> Tools:
         if function.name in schemas:
             raise RequestError(f"{where}.function.name is {function.name!r}, which an earlier one has.", param=where)
         schemas[function.name] = function.parameters
-    return Tools(schemas)
+    return Tools(schemas, max_calls)
 
 
 def _within(rules: FieldRules[Any], value: dict[str, Any], where: str) -> Any:
