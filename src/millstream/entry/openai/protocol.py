@@ -127,7 +127,7 @@ _REFUSED = {
     "tool_choice": Refused(_NO_TOOLS, ("none", "auto")),
     "functions": Refused(_NO_TOOLS, ([],)),
     "function_call": Refused(_NO_TOOLS, ("none", "auto")),
-    "web_search_options": Refused(_NO_TOOLS),
+    "web_search_options": Refused("this server runs no tools itself"),
     "response_format": Refused(_NO_GRAMMAR, ({"type": "text"},)),
     "structured_outputs": Refused(_NO_GRAMMAR),
     "json_schema": Refused(_NO_GRAMMAR, ("",)),

@@ -87,6 +87,9 @@ CHAT_FIELDS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "add_generation_prompt": (True, NO_BOOLEAN),
     "continue_final_message": (False, (*NO_BOOLEAN, True)),
     "chat_template_kwargs": ({}, (*NO_OBJECT, {"messages": []})),
+    "tools": ([], (1, True, "x", {"a": 1}, [1], [None], [{}], [{"function": {}}], [{"type": "web", "function": {"name": "x"}}])),
+    "tool_choice": ("auto", (1, True, 1.5, [1], "", "Auto", "required", {}, {"type": "function"}, {"function": {"name": "x"}})),
+    "separate_reasoning": (True, NO_BOOLEAN),
 }
 COMPLETION_FIELDS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "prompt": (
