@@ -10,6 +10,7 @@ from typing import Any
 
 from millstream.entry.anthropic.blocks import parse_at, parse_blocks, text_of
 from millstream.entry.anthropic.protocol import MESSAGE, Message, PromptFields, TextBlock, ThinkingBlock
+from millstream.entry.chat_messages import no_tool_calls
 from millstream.errors import RequestError
 from millstream.text.conversation import MAX_MESSAGES, PARAGRAPH
 
@@ -122,4 +123,4 @@ class _Chat:
 
     def _check_tools(self, where: str) -> None:
         if not self._writes_tool_calls:
-            raise RequestError(f"{where} belongs to a tool call, which this model's chat template cannot write.", param=where)
+            raise no_tool_calls(where)

@@ -7,17 +7,15 @@ from functools import partial
 from millstream.entry.anthropic.answer import Call, answer
 from millstream.entry.anthropic.conversation import item_count, to_chat
 from millstream.entry.anthropic.protocol import COUNT_TOKENS, MESSAGES, MessagesRequest, PromptFields
-from millstream.entry.deadline import before, resolve_deadline
+from millstream.entry.chat_prompt import render
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.openai.call import resolve_rid
-from millstream.entry.openai.chat import render
-from millstream.entry.priority import check_priority
-from millstream.entry.sampling import SamplingFields, cache_namespace
+from millstream.entry.sampling import SamplingFields
 from millstream.entry.service import Service
+from millstream.entry.terms import read_terms
 from millstream.entry.tokenize import ITEM_CHARS
 from millstream.errors import RequestError
-from millstream.messages import GenerateReqInput, SamplingParams, Timing
+from millstream.messages import SamplingParams
 from millstream.messages.sampling import MAX_COUNT, MAX_STOP_LENGTH, MAX_STOP_STRINGS
 
 MAX_TEMPERATURE = 1.0
@@ -34,22 +32,10 @@ async def _run(exchange: Exchange, service: Service, request: MessagesRequest, r
     service.check_ready()
     model = service.resolve_model(request.model)
     sampling = to_sampling(request)
-    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
-    rid = resolve_rid(request.rid)
-    deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
-    prompt = await before(deadline, received, service.clock, prompt_of(service, request))
+    terms = read_terms(exchange, service, request, received)
+    prompt = await terms.in_time(prompt_of(service, request))
     call = Call(
-        request=GenerateReqInput(
-            rid=rid,
-            text=prompt if isinstance(prompt, str) else None,
-            input_ids=None if isinstance(prompt, str) else prompt,
-            add_special_tokens=False,
-            sampling=sampling,
-            cache_namespace=cache_namespace(request.cache_salt, request.extra_key),
-            priority=request.priority,
-            deadline=deadline,
-            timing=Timing(received=received, adapted=service.clock()),
-        ),
+        request=terms.request(prompt, sampling),
         origin=Origin(
             api="messages",
             model=model,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from millstream.entry.input_embeds import InputEmbeds
+from millstream.entry.limits import MAX_CHOICES
 from millstream.entry.native.logprobs import LogprobWish, parse_wish
 from millstream.entry.native.prompts import read_prompts
 from millstream.entry.native.protocol import DEFAULT_MAX_NEW_TOKENS, SAMPLING, GenerateRequest, NativeSampling
-from millstream.entry.openai.protocol import MAX_CHOICES
 from millstream.entry.sampling import cache_namespace
 from millstream.entry.tokenize import PromptEncoder, check_prompt
 from millstream.errors import RequestError

@@ -13,11 +13,11 @@ from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.answer import AnswerStream, Part, failure_of, make_parts, whole_answer
 from millstream.entry.native.batch import SEEDS, Batch, Prompt, read_batch
 from millstream.entry.native.protocol import DEFAULT_MAX_NEW_TOKENS, GENERATE, GenerateRequest
-from millstream.entry.openai.call import resolve_rid
 from millstream.entry.priority import check_priority
 from millstream.entry.release import release_after
 from millstream.entry.service import Service
 from millstream.entry.stream import stream_answer
+from millstream.entry.terms import resolve_rid
 from millstream.entry.whole import collect
 from millstream.errors import RequestError
 from millstream.messages import GenerateReqInput, SamplingParams, Timing

@@ -13,20 +13,17 @@ from typing import Any
 
 import msgspec
 
-from millstream.entry.deadline import before, resolve_deadline
 from millstream.entry.failure import Failure, failure_of_abort
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import SCORE, ScoreRequest
-from millstream.entry.openai.call import resolve_rid
-from millstream.entry.openai.completions import is_ids
-from millstream.entry.priority import check_priority
+from millstream.entry.prompts import is_ids
 from millstream.entry.release import release_after
-from millstream.entry.sampling import cache_namespace
 from millstream.entry.service import Service
+from millstream.entry.terms import read_terms
 from millstream.entry.whole import Whole, collect
 from millstream.errors import InvariantError, RequestError
-from millstream.messages import Abort, EngineInfo, FinishReason, GenerateReqInput, SamplingParams, Timing
+from millstream.messages import Abort, EngineInfo, FinishReason, SamplingParams
 from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS, LogprobParams
 from millstream.messages.sampling import verify_token_ids
 
@@ -49,28 +46,21 @@ async def _run(exchange: Exchange, service: Service, request: ScoreRequest, rece
     model = service.resolve_model(request.model)
     check_labels(request.label_token_ids, manager.engine)
     prompts = make_prompts(request, service.places)
-    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
-    rid = resolve_rid(request.rid)
-    deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
+    terms = read_terms(exchange, service, request, received)
     if isinstance(prompts[0], str):
-        encoding = manager.prompts.encode_all(prompts, add_special_tokens=True)
-        prompts = await before(deadline, received, service.clock, encoding)
+        prompts = await terms.in_time(manager.prompts.encode_all(prompts, add_special_tokens=True))
     _check_tokens(prompts, service.config.queued_tokens_limit(manager.engine.context_length))
     requests = [
-        GenerateReqInput(
-            rid=rid if len(prompts) == 1 else f"{rid}-{index}",
-            input_ids=input_ids,
-            sampling=SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True),
-            cache_namespace=cache_namespace(request.cache_salt, request.extra_key),
-            priority=request.priority,
-            deadline=deadline,
+        terms.request(
+            input_ids,
+            SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True),
+            number=None if len(prompts) == 1 else index,
             logprobs=LogprobParams(token_ids=tuple(request.label_token_ids)),
-            timing=Timing(received=received, adapted=service.clock()),
         )
         for index, input_ids in enumerate(prompts)
     ]
     origin = Origin(api="score", model=model, prompt_param="items", request_id=exchange.request_id)
-    generation = await manager.generate_request(rid, requests, origin)
+    generation = await manager.generate_request(terms.rid, requests, origin)
     with release_after(manager, generation):
         made = await collect(generation, _failure)
         work = partial(_body, made, model, _usage(generation), apply_softmax=request.apply_softmax)

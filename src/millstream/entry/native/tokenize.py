@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from millstream.entry.chat_prompt import render
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import DETOKENIZE, TOKENIZE, TokenizeRequest
-from millstream.entry.openai.chat import render
-from millstream.entry.openai.completions import is_ids
+from millstream.entry.prompts import is_ids
 from millstream.entry.service import Service
 from millstream.entry.tokenize import ITEM_CHARS
 from millstream.errors import RequestError

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.entry.deadline import resolve_deadline
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.answer import Call, answer
-from millstream.entry.openai.call import check_choices, check_stream_options, make_requests, resolve_rid
+from millstream.entry.openai.call import check_choices, check_stream_options, make_requests
 from millstream.entry.openai.chunks import COMPLETION_SHAPE
 from millstream.entry.openai.protocol import COMPLETIONS, CompletionRequest
 from millstream.entry.openai.wanted import Wanted
-from millstream.entry.priority import check_priority
+from millstream.entry.prompts import parse_prompts
 from millstream.entry.service import Service
+from millstream.entry.terms import read_terms
 from millstream.errors import RequestError
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
-
-_FORMS = "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids."
 
 
 async def completions(exchange: Exchange, service: Service) -> None:
@@ -34,20 +32,16 @@ async def _run(exchange: Exchange, service: Service, request: CompletionRequest,
     _check_width(request, prompts=_count(request.prompt), places=service.places)
     check_stream_options(request)
     wanted = _wanted(request, service)
-    prompts, several = parse_prompts(request.prompt)
-    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
-    rid = resolve_rid(request.rid)
+    prompts, several = parse_prompts(request.prompt, "prompt")
+    terms = read_terms(exchange, service, request, received)
     call = Call(
-        rid=rid,
+        rid=terms.rid,
         fields=request,
         requests=make_requests(
             request,
-            rid,
+            terms,
             prompts,
             add_special_tokens=request.add_special_tokens,
-            deadline=resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received),
-            received=received,
-            adapted=service.clock(),
             width=request.width,
             least_tokens=0,  # only to read the prompt: for its log probabilities, or to have it cached
             logprobs=wanted.params(),
@@ -100,25 +94,3 @@ def _wanted(request: CompletionRequest, service: Service) -> Wanted:
 def _count(prompt: str | list[Any]) -> int:
     """How many prompts these are, as far as the first item tells."""
     return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
-
-
-def parse_prompts(prompt: str | list[Any]) -> tuple[list[str | list[int]], bool]:
-    """The prompts, and whether the client sent a list of them.
-
-    Raises:
-        RequestError: an empty or mixed list.
-    """
-    if isinstance(prompt, str):
-        return [prompt], False
-    if not prompt:
-        raise RequestError("prompt is an empty list.", param="prompt")
-    if is_ids(prompt):
-        return [prompt], False
-    if all(isinstance(item, str) for item in prompt) or all(is_ids(item) for item in prompt):
-        return list(prompt), True
-    raise RequestError(_FORMS, param="prompt")
-
-
-def is_ids(value: Any) -> bool:
-    """Whether `value` is a list of integers with at least one item."""
-    return isinstance(value, list) and set(map(type, value)) == {int}

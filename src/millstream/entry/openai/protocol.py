@@ -6,14 +6,22 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from millstream.entry.chat_messages import MESSAGE
 from millstream.entry.fields import FieldRules, Refused
-from millstream.entry.limits import AnswerTokens, MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Timeout, declared
-from millstream.entry.openai.messages import MESSAGE
+from millstream.entry.limits import (
+    MAX_CHOICES,
+    AnswerTokens,
+    MaxTokens,
+    MinTokens,
+    Priority,
+    Prompts,
+    Rid,
+    Salt,
+    Timeout,
+    declared,
+)
 from millstream.entry.openai.wanted import MAX_TOP
 from millstream.entry.sampling import SamplingFields
-
-MAX_CHOICES = 128  # n, and n times the number of prompts
-
 
 TopLogprobs = Annotated[int, declared(minimum=0, maximum=MAX_TOP)]
 

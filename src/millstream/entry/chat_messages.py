@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
-from millstream.entry.fields import FieldRules
+from millstream.entry.fields import UNUSED, FieldRules
 from millstream.errors import RequestError
 from millstream.text.conversation import MAX_MESSAGES
 
@@ -41,7 +41,6 @@ PART = FieldRules(
 )
 MESSAGE = FieldRules(honoured=ChatMessage, parts={"content": PART}, example={"role": "user", "content": "Say hello"})
 ROLES = get_args(Role)
-_EMPTY: tuple[Any, ...] = (None, [], {}, "")  # clients send whole earlier answers back, with everything they did not use
 _NEEDS_TOOLS = ("tool_calls", "tool_call_id")
 
 
@@ -59,24 +58,15 @@ def check_messages(messages: list[dict[str, Any]]) -> int | None:
         role = message.get("role")
         if role not in ROLES:
             raise RequestError(f"{where}.role is {role!r}; it must be one of {', '.join(ROLES)}.", param=f"{where}.role")
-        _check_names(message, MESSAGE, where)
+        MESSAGE.check_names(message, where)
         content = message.get("content")
         for number, part in enumerate(content if isinstance(content, list) else ()):
             if isinstance(part, dict):
-                _check_names(part, PART, f"{where}.content[{number}]")
-        tooled = role in ("tool", "function") or any(message.get(name) not in _EMPTY for name in _NEEDS_TOOLS)
+                PART.check_names(part, f"{where}.content[{number}]")
+        tooled = role in ("tool", "function") or any(message.get(name) not in UNUSED for name in _NEEDS_TOOLS)
         if tooled and first_tooled is None:
             first_tooled = index
     return first_tooled
-
-
-def _check_names(given: dict[str, Any], rules: FieldRules[Any], where: str) -> None:
-    for name, value in given.items():
-        if name not in rules.honoured.__struct_fields__ and name not in rules.without_effect and value not in _EMPTY:
-            shown = name[:100]
-            raise RequestError(
-                f"Unrecognized or unsupported field `{shown}` in {where}.", param=f"{where}.{shown}", code="unknown_parameter"
-            )
 
 
 def text_size(messages: list[dict[str, Any]]) -> int:
@@ -94,3 +84,9 @@ def text_size(messages: list[dict[str, Any]]) -> int:
 def item_count(messages: list[dict[str, Any]]) -> int:
     """How many messages and parts these are: each costs time, however short its text."""
     return len(messages) + sum(len(content) for message in messages if isinstance(content := message.get("content"), list))
+
+
+def no_tool_calls(where: str, param: str | None = None) -> RequestError:
+    """The refusal of what is at the path `where` and belongs to a tool call; `param` is the field, where that is another."""
+    message = f"{where} belongs to a tool call, which this model's chat template cannot write."
+    return RequestError(message, param=param or where)
