@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from millstream.entry.fields import refusal
 from millstream.entry.generation import Origin
 from millstream.errors import ContextLengthExceeded, InvariantError, RequestError
 from millstream.messages import EngineInfo, GenerateReqInput, TokenizedGenerateReqInput
@@ -202,18 +203,23 @@ def check_prompt(
         verify_token_ids(param, input_ids, engine.vocab_size)  # slower: it finds the one to name
 
 
+def check_has_logprobs(engine: EngineInfo, param: str) -> None:
+    """Check that the executor can do what `param` asks for.
+
+    Raises:
+        RequestError: it gives no log probabilities.
+    """
+    if not engine.has_logprobs:
+        raise refusal(param, f"the executor `{engine.executor}` gives no log probabilities")
+
+
 def check_logprobs(params: LogprobParams, engine: EngineInfo) -> None:
     """Check what a request wants to be told, as far as its prompt has no part in it.
 
     Raises:
         RequestError: the executor tells no log probabilities, or a value is out of range.
     """
-    if not engine.has_logprobs:
-        raise RequestError(
-            f"logprobs are asked for; the executor `{engine.executor}` has none.",
-            param="logprobs",
-            code="unsupported_parameter",
-        )
+    check_has_logprobs(engine, "logprobs")
     params.verify(engine.vocab_size)
 
 

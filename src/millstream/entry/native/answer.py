@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.entry.failure import Failure, failure_of_abort
+from millstream.entry.failure import Failure, failure_of_unasked_end
 from millstream.entry.generation import Generation
 from millstream.entry.native.batch import Batch
 from millstream.entry.native.json_parts import JsonList, JsonText
@@ -19,16 +19,11 @@ from millstream.entry.native.logprobs import LogprobLists, LogprobWish
 from millstream.entry.sse import DONE, error_event, event
 from millstream.entry.state import ReqState
 from millstream.entry.whole import Whole
-from millstream.messages import Abort, FinishReason, Length, RowDetails, Stop, TextRow
+from millstream.messages import FinishReason, Length, RowDetails, Stop, TextRow
 from millstream.text.tokenizer import Tokenizer
 
 _encode = msgspec.json.encode
 WEIGHT_VERSION = "default"  # SGLang's word for weights that never changed since the start; ours cannot
-
-
-def failure_of(finish: FinishReason) -> Failure | None:
-    """The failure behind `finish`. A request aborted by its client is an answer here, with finish type `abort`."""
-    return failure_of_abort(finish) if isinstance(finish, Abort) and finish.cause != "aborted" else None
 
 
 class Part:
@@ -162,7 +157,7 @@ class AnswerStream:
 
     def json(self, index: int, row: TextRow) -> bytes:
         """What the event says; b"" for a row that only says that the request failed."""
-        failed = row.finish is not None and failure_of(row.finish) is not None
+        failed = row.finish is not None and failure_of_unasked_end(row.finish) is not None
         if failed and not row.text and not row.token_ids:
             return b""
         part = self._parts[index]
@@ -176,8 +171,8 @@ class AnswerStream:
         """None: every event has its counts."""
 
     def failure(self, finish: FinishReason) -> Failure | None:
-        """See `failure_of`."""
-        return failure_of(finish)
+        """A request aborted by its client has an answer, with finish type `abort`."""
+        return failure_of_unasked_end(finish)
 
     def closing(self) -> bytes:
         """`[DONE]`."""

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import msgspec
 
 from millstream.entry.deadline import resolve_deadline
+from millstream.entry.failure import failure_of_unasked_end
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.native.answer import AnswerStream, Part, failure_of, make_parts, whole_answer
+from millstream.entry.native.answer import AnswerStream, Part, make_parts, whole_answer
 from millstream.entry.native.batch import SEEDS, Batch, Prompt, read_batch
 from millstream.entry.native.protocol import DEFAULT_MAX_NEW_TOKENS, GENERATE, GenerateRequest
 from millstream.entry.priority import check_priority
@@ -58,7 +59,7 @@ class NativeCall(NamedTuple):
             RequestFailed: one of them failed.
         """
         parts = self._parts(service, generation)
-        made = await collect(generation, failure_of)
+        made = await collect(generation, failure_of_unasked_end)
         return whole_answer(parts, made, service.clock(), is_list=self.batch.is_list)
 
     def stream(self, service: Service, generation: Generation) -> AnswerStream:

@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from millstream.entry.native.json_parts import JsonList
+from millstream.entry.tokenize import check_has_logprobs
 from millstream.errors import InvariantError, RequestError
 from millstream.messages import EngineInfo, LogprobParams, Logprobs, RowDetails
 from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
@@ -49,12 +50,7 @@ def parse_wish(
             if is_asked:
                 raise RequestError(f"{name} needs `return_logprob`: true.", param=name)
         return None
-    if not engine.has_logprobs:
-        raise RequestError(
-            f"`return_logprob` is refused: the executor `{engine.executor}` has no log probabilities.",
-            param="return_logprob",
-            code="unsupported_parameter",
-        )
+    check_has_logprobs(engine, "return_logprob")
     return LogprobWish(LogprobParams(top=top, token_ids=tuple(token_ids), prompt_start=None if start < 0 else start), has_text)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.entry.failure import Failure, failure_of_abort
+from millstream.entry.failure import failure_of_end
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import SCORE, ScoreRequest
@@ -21,9 +21,10 @@ from millstream.entry.prompts import is_ids
 from millstream.entry.release import release_after
 from millstream.entry.service import Service
 from millstream.entry.terms import read_terms
+from millstream.entry.tokenize import check_has_logprobs
 from millstream.entry.whole import Whole, collect
 from millstream.errors import InvariantError, RequestError
-from millstream.messages import Abort, EngineInfo, FinishReason, SamplingParams
+from millstream.messages import EngineInfo, SamplingParams
 from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS, LogprobParams
 from millstream.messages.sampling import verify_token_ids
 
@@ -62,7 +63,7 @@ async def _run(exchange: Exchange, service: Service, request: ScoreRequest, rece
     origin = Origin(api="score", model=model, prompt_param="items", request_id=exchange.request_id)
     generation = await manager.generate_request(terms.rid, requests, origin)
     with release_after(manager, generation):
-        made = await collect(generation, _failure)
+        made = await collect(generation, failure_of_end)
         work = partial(_body, made, model, _usage(generation), apply_softmax=request.apply_softmax)
         body = await manager.prompts.off_loop(len(made) * len(request.label_token_ids), work)
         await exchange.send_json(body)
@@ -75,12 +76,7 @@ def check_labels(label_token_ids: Sequence[int], engine: EngineInfo) -> None:
     Raises:
         RequestError: there are none or too many, one is outside the vocabulary, or the executor cannot tell.
     """
-    if not engine.has_logprobs:
-        raise RequestError(
-            f"label_token_ids need log probabilities; the executor `{engine.executor}` has none.",
-            param="label_token_ids",
-            code="unsupported_parameter",
-        )
+    check_has_logprobs(engine, "label_token_ids")
     if not 1 <= len(label_token_ids) <= MAX_LOGPROB_TOKEN_IDS:
         raise RequestError(
             f"label_token_ids has {len(label_token_ids)} ids; it must have from 1 to {MAX_LOGPROB_TOKEN_IDS}.",
@@ -120,10 +116,6 @@ def _check_tokens(prompts: list[list[int]], limit: int) -> None:
     """Refuse more than an idle server would let wait: that could never be admitted."""
     if (count := sum(map(len, prompts))) > limit:
         raise RequestError(f"The items' prompts have {count} tokens in all; at most {limit} are allowed.", param="items")
-
-
-def _failure(finish: FinishReason) -> Failure | None:
-    return failure_of_abort(finish) if isinstance(finish, Abort) else None
 
 
 def _body(made: list[Whole], model: str, usage: dict[str, Any], *, apply_softmax: bool) -> bytes:

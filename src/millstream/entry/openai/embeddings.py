@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from millstream.entry.failure import Failure, RequestFailed, failure_of_abort
+from millstream.entry.failure import RequestFailed, failure_of_end
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.embeddings_protocol import EMBEDDINGS, EmbeddingRequest
@@ -30,7 +30,7 @@ from millstream.entry.tokenize import LARGE_CHARS, check_prompt
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.entry.whole import collect
 from millstream.errors import InvariantError, OverloadError, RequestError
-from millstream.messages import Abort, FinishReason, GenerateReqInput, SamplingParams
+from millstream.messages import GenerateReqInput, SamplingParams
 
 MAX_INPUTS = 2048  # OpenAI's
 NUMBER_CHARS = 20  # of JSON, about, for one number of an embedding
@@ -158,7 +158,7 @@ async def _compute_part(service: Service, call: _Call, start: int) -> list[bytes
     manager = service.manager
     generation = await _admit(service, call, start, start + min(manager.engine.max_running_requests, service.places))
     with release_after(manager, generation):
-        made = await collect(generation, _failure)
+        made = await collect(generation, failure_of_end)
         generation.stamp_written(service.clock(), last=True)
     states = [None if each.details is None else each.details.embedding for each in made]
     if None in states:
@@ -176,10 +176,6 @@ async def _admit(service: Service, call: _Call, start: int, end: int) -> Generat
             if start == 0 or not is_full:
                 raise
         await call.terms.in_time(asyncio.sleep(service.retry_after_s))
-
-
-def _failure(finish: FinishReason) -> Failure | None:
-    return failure_of_abort(finish) if isinstance(finish, Abort) else None
 
 
 def _body(call: _Call, states: Sequence[bytes]) -> bytes:

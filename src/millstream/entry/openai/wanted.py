@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from millstream.entry.tokenize import check_has_logprobs
 from millstream.errors import RequestError
 from millstream.messages import EngineInfo, LogprobParams
 
@@ -36,10 +37,6 @@ class Wanted(NamedTuple):
                 raise RequestError(f"{name} is {value}; it must be from 0 to {MAX_TOP}.", param=name)
         if self.prompt is not None and stream:
             raise RequestError("prompt_logprobs cannot be streamed; leave out stream, or it.", param="prompt_logprobs")
-        if self.params() is not None and not engine.has_logprobs:
+        if self.params() is not None:
             name = "best_of" if self.ranks else "logprobs" if self.output is not None else "prompt_logprobs"
-            raise RequestError(
-                f"`{name}` is refused: the executor `{engine.executor}` gives no log probabilities.",
-                param=name,
-                code="unsupported_parameter",
-            )
+            check_has_logprobs(engine, name)

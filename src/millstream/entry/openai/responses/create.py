@@ -6,7 +6,7 @@ import logging
 
 import msgspec
 
-from millstream.entry.failure import INTERNAL, RequestFailed
+from millstream.entry.failure import INTERNAL, RequestFailed, failure_of_unasked_end
 from millstream.entry.fields import refusal
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
@@ -14,7 +14,7 @@ from millstream.entry.openai.responses.body import Draft, Output
 from millstream.entry.openai.responses.events import ResponseStream
 from millstream.entry.openai.responses.history import conversation
 from millstream.entry.openai.responses.ids import new_response_id
-from millstream.entry.openai.responses.job import Job, failure_of
+from millstream.entry.openai.responses.job import Job
 from millstream.entry.openai.responses.prompt import prompt_of
 from millstream.entry.openai.responses.protocol import RESPONSES, ResponseRequest
 from millstream.entry.openai.responses.tokens import TokenList, wanted_of
@@ -44,7 +44,7 @@ async def _run(exchange: Exchange, service: Service, request: ResponseRequest, r
         if request.stream:
             await stream_answer(exchange, service, job.generation, ResponseStream(job))
         else:
-            (made,) = await collect(job.generation, failure_of)
+            (made,) = await collect(job.generation, failure_of_unasked_end)
             await exchange.send_json(job.end_whole(made))
             job.generation.stamp_written(service.clock(), last=True)
 
@@ -78,7 +78,7 @@ async def _in_background(job: Job) -> None:
     """Make a response that is read from the store."""
     with job.running():
         try:
-            (made,) = await collect(job.generation, failure_of)
+            (made,) = await collect(job.generation, failure_of_unasked_end)
             job.end_whole(made)
         except RequestFailed as error:
             job.end(error.failure, Output())

@@ -8,7 +8,7 @@ from millstream.entry.openai.parts import ChoiceParts, View
 from millstream.entry.openai.responses.protocol import LOGPROBS, ResponseRequest
 from millstream.entry.openai.wanted import Wanted
 from millstream.entry.state import ReqState
-from millstream.errors import RequestError
+from millstream.entry.tokenize import check_has_logprobs
 from millstream.messages import EngineInfo, FinishReason, RowDetails
 from millstream.text.tokenizer import Tokenizer
 
@@ -23,13 +23,7 @@ def wanted_of(request: ResponseRequest, engine: EngineInfo) -> Wanted:
     """
     if not request.wants_logprobs:
         return Wanted()
-    if not engine.has_logprobs:
-        name = "include" if LOGPROBS in request.include else "top_logprobs"
-        raise RequestError(
-            f"`{name}` is refused: the executor `{engine.executor}` gives no log probabilities.",
-            param=name,
-            code="unsupported_parameter",
-        )
+    check_has_logprobs(engine, "include" if LOGPROBS in request.include else "top_logprobs")
     return Wanted(output=request.top_logprobs)
 
 
