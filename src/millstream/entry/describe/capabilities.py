@@ -47,7 +47,7 @@ def describe_server(service: Service) -> dict[str, Any]:
             "speculative_algorithm": config.speculative_algorithm,
         },
         "limits": {
-            "choices": min(MAX_CHOICES, service.places),
+            "choices": min(MAX_CHOICES, service.capacity),
             "running_requests": engine.max_running_requests,
             "queued_requests": config.max_queued_requests,
             "live_requests": config.live_limit,

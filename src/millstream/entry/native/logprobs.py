@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
-from millstream.entry.native.json_parts import JsonList
+from millstream.entry.native.json_buffers import JsonList
 from millstream.entry.tokenize import check_has_logprobs
 from millstream.errors import InvariantError, RequestError
 from millstream.messages import EngineInfo, LogprobParams, Logprobs, RowDetails
@@ -16,16 +16,16 @@ from millstream.messages.sampling import verify_token_ids
 Triple = tuple[float | None, int, str | None]  # log probability, token id, its text where that was asked for
 
 
-class LogprobWish(NamedTuple):
+class LogprobOptions(NamedTuple):
     """What one prompt wants to know. `has_text`: each id is told with its text."""
 
     params: LogprobParams
     has_text: bool
 
 
-def parse_wish(
+def parse_logprob_options(
     is_wanted: bool, *, start: int, top: int, token_ids: list[int], has_text: bool, engine: EngineInfo
-) -> LogprobWish | None:
+) -> LogprobOptions | None:
     """Check the fields of one prompt; None where nothing is wanted.
 
     Raises:
@@ -51,7 +51,9 @@ def parse_wish(
                 raise RequestError(f"{name} needs `return_logprob`: true.", param=name)
         return None
     check_has_logprobs(engine, "return_logprob")
-    return LogprobWish(LogprobParams(top=top, token_ids=tuple(token_ids), prompt_start=None if start < 0 else start), has_text)
+    return LogprobOptions(
+        LogprobParams(top=top, token_ids=tuple(token_ids), prompt_start=None if start < 0 else start), has_text
+    )
 
 
 class LogprobLists:
@@ -60,11 +62,11 @@ class LogprobLists:
     Of a prompt, every position from the first wanted on has an item; the very first token has no log probability: null.
     """
 
-    def __init__(self, wish: LogprobWish, prompt_ids: Sequence[int], text_of: Callable[[int], str]) -> None:
-        self._params = wish.params
-        self._text_of = text_of if wish.has_text else None
+    def __init__(self, options: LogprobOptions, prompt_ids: Sequence[int], text_of: Callable[[int], str]) -> None:
+        self._params = options.params
+        self._text_of = text_of if options.has_text else None
         self._prompt_ids = prompt_ids
-        self._is_prompt_told = wish.params.prompt_start is None
+        self._is_prompt_told = options.params.prompt_start is None
         self._num_told = 0  # of the answer's tokens
         kinds = ["token", *(["top"] if self._params.top else []), *(["token_ids"] if self._params.token_ids else [])]
         self._lists = {f"{side}_{kind}_logprobs": JsonList() for side in ("input", "output") for kind in kinds}

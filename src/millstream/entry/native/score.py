@@ -46,7 +46,7 @@ async def _run(exchange: Exchange, service: Service, request: ScoreRequest, rece
     manager = service.manager
     model = service.resolve_model(request.model)
     check_labels(request.label_token_ids, manager.engine)
-    prompts = make_prompts(request, service.places)
+    prompts = make_prompts(request, service.capacity)
     terms = read_terms(exchange, service, request, received)
     if isinstance(prompts[0], str):
         prompts = await terms.in_time(manager.prompts.encode_all(prompts, add_special_tokens=True))
@@ -85,17 +85,17 @@ def check_labels(label_token_ids: Sequence[int], engine: EngineInfo) -> None:
     verify_token_ids("label_token_ids", label_token_ids, engine.vocab_size)
 
 
-def make_prompts(request: ScoreRequest, places: int) -> Any:
+def make_prompts(request: ScoreRequest, capacity: int) -> Any:
     """The prompt of each item, the query before or behind it: a list of texts, or of lists of token ids.
 
-    `places`: requests the scheduler takes on at a time; more could never be admitted together.
+    `capacity`: requests the scheduler takes on at a time; more could never be admitted together.
 
     Raises:
         RequestError: the fields are of different kinds, or make too many or too long prompts.
     """
     query: Any = request.query
     items = [request.items] if isinstance(request.items, str) else request.items
-    most = min(MAX_ITEMS, places)
+    most = min(MAX_ITEMS, capacity)
     if not 1 <= len(items) <= most:
         raise RequestError(f"items has {len(items)} items; it must have from 1 to {most}.", param="items")
     kind = str if isinstance(query, str) else list

@@ -12,17 +12,17 @@ from millstream.messages import GenerateReqInput, LogprobParams
 from millstream.messages.sampling import MAX_COUNT
 
 
-def check_choices(n: int, prompts: int, places: int, *, param: str = "n") -> None:
-    """Check the number of choices before anything is made for them; `places`: requests the scheduler takes on at a time.
+def check_choices(n: int, prompts: int, capacity: int, *, param: str = "n") -> None:
+    """Check the number of choices before anything is made for them; `capacity`: requests the scheduler takes on at a time.
 
     `param` is what the client calls `n`, the choices made for each prompt.
 
     Raises:
-        RequestError: none, or too many: more than `places` would be refused at any time.
+        RequestError: none, or too many: more than `capacity` would be refused at any time.
     """
     if not 1 <= n <= MAX_CHOICES:
         raise RequestError(f"{param} is {n}; it must be from 1 to {MAX_CHOICES}.", param=param)
-    most = min(MAX_CHOICES, places)
+    most = min(MAX_CHOICES, capacity)
     if n * prompts > most:
         raise RequestError(
             f"{prompts} prompts with {param} = {n} make {n * prompts} choices; at most {most} are allowed.",

@@ -8,8 +8,8 @@ from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.answer import Call, answer
 from millstream.entry.openai.call import check_choices, check_stream_options, make_requests
 from millstream.entry.openai.chunks import CHAT_SHAPE
+from millstream.entry.openai.logprob_options import LogprobOptions
 from millstream.entry.openai.protocol import CHAT, ChatCompletionRequest
-from millstream.entry.openai.wanted import Wanted
 from millstream.entry.service import Service
 from millstream.entry.terms import read_terms
 from millstream.errors import RequestError
@@ -25,9 +25,9 @@ async def chat_completions(exchange: Exchange, service: Service) -> None:
 async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequest, received: float) -> None:
     service.check_ready()
     model = service.resolve_model(request.model)
-    check_choices(request.n, prompts=1, places=service.places)
+    check_choices(request.n, prompts=1, capacity=service.capacity)
     check_stream_options(request)
-    wanted = _wanted(request, service)
+    logprobs = _logprob_options(request, service)
     terms = read_terms(exchange, service, request, received)
     rendering = render(
         service,
@@ -40,15 +40,15 @@ async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequ
     call = Call(
         rid=terms.rid,
         fields=request,
-        requests=make_requests(request, terms, [prompt], add_special_tokens=False, logprobs=wanted.params()),
+        requests=make_requests(request, terms, [prompt], add_special_tokens=False, logprobs=logprobs.params()),
         origin=Origin(api="chat", model=model, prompt_param="messages", request_id=exchange.request_id),
         shape=CHAT_SHAPE,
-        wanted=wanted,
+        logprobs=logprobs,
     )
     await answer(exchange, service, call)
 
 
-def _wanted(request: ChatCompletionRequest, service: Service) -> Wanted:
+def _logprob_options(request: ChatCompletionRequest, service: Service) -> LogprobOptions:
     """What the request says about log probabilities.
 
     Raises:
@@ -57,7 +57,7 @@ def _wanted(request: ChatCompletionRequest, service: Service) -> Wanted:
     top = request.top_logprobs
     if top and not request.logprobs:
         raise RequestError(f"top_logprobs is {top}; it is only allowed with logprobs = true.", param="top_logprobs")
-    wanted = Wanted(output=(top or 0) if request.logprobs else None, prompt=request.prompt_logprobs)
+    logprobs = LogprobOptions(output=(top or 0) if request.logprobs else None, prompt=request.prompt_logprobs)
     names = {"top_logprobs": top, "prompt_logprobs": request.prompt_logprobs}
-    wanted.check(names, stream=request.stream, engine=service.manager.engine)
-    return wanted
+    logprobs.check(names, stream=request.stream, engine=service.manager.engine)
+    return logprobs

@@ -156,7 +156,7 @@ async def _compute_part(service: Service, call: _Call, start: int) -> list[bytes
         MillstreamError, RequestFailed: an input failed.
     """
     manager = service.manager
-    generation = await _admit(service, call, start, start + min(manager.engine.max_running_requests, service.places))
+    generation = await _admit(service, call, start, start + min(manager.engine.max_running_requests, service.capacity))
     with release_after(manager, generation):
         made = await collect(generation, failure_of_end)
         generation.stamp_written(service.clock(), last=True)

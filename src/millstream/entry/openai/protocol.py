@@ -20,7 +20,7 @@ from millstream.entry.limits import (
     Timeout,
     declared,
 )
-from millstream.entry.openai.wanted import MAX_TOP
+from millstream.entry.openai.logprob_options import MAX_TOP
 from millstream.entry.sampling import SamplingFields
 
 TopLogprobs = Annotated[int, declared(minimum=0, maximum=MAX_TOP)]

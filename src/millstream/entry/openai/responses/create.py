@@ -17,7 +17,7 @@ from millstream.entry.openai.responses.ids import new_response_id
 from millstream.entry.openai.responses.job import Job
 from millstream.entry.openai.responses.prompt import prompt_of
 from millstream.entry.openai.responses.protocol import RESPONSES, ResponseRequest
-from millstream.entry.openai.responses.tokens import TokenList, wanted_of
+from millstream.entry.openai.responses.tokens import TokenList, logprob_options
 from millstream.entry.service import Service
 from millstream.entry.stream import stream_answer
 from millstream.entry.terms import read_terms
@@ -55,7 +55,7 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
     model = service.resolve_model(request.model)
     if request.background and not service.config.max_stored_responses:
         raise refusal("background", "the server keeps no responses")
-    wanted = wanted_of(request, service.manager.engine)
+    logprobs = logprob_options(request, service.manager.engine)
     response_id = new_response_id(service.entry)
     terms = read_terms(exchange, service, request, received, default_rid=response_id)
     items = await terms.in_time(conversation(service, request, response_id, exchange.owner))
@@ -64,13 +64,13 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
         prompt,
         request.to_sampling(max_new_tokens=request.max_output_tokens, min_new_tokens=request.min_tokens),
         progress=request.stream_options is not None and bool(request.stream_options.include_progress),
-        logprobs=wanted.params(),
+        logprobs=logprobs.params(),
     )
     origin = Origin(api="responses", model=model, prompt_param="input", request_id=exchange.request_id)
     generation = await service.manager.generate_request(terms.rid, [req], origin)
     kept = msgspec.json.encode(items) if request.store else b"[]"
     draft = Draft(id=response_id, request=request, model=model, items=kept)
-    tokens = TokenList(wanted, service.text.tokenizer, generation.states[0])
+    tokens = TokenList(logprobs, service.text.tokenizer, generation.states[0])
     return Job(draft, generation, tokens, owner=exchange.owner, store=service.responses, manager=service.manager)
 
 

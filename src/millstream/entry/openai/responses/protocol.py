@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from millstream.entry.fields import FieldRules, Refused, refusal
 from millstream.entry.limits import MinTokens, Priority, Rid, Salt, Timeout
-from millstream.entry.openai.wanted import MAX_TOP
+from millstream.entry.openai.logprob_options import MAX_TOP
 from millstream.entry.sampling import SamplingFields
 from millstream.errors import RequestError
 from millstream.messages.sampling import MAX_COUNT

@@ -35,14 +35,14 @@ async def delete_response(exchange: Exchange, service: Service) -> None:
     """DELETE /v1/responses/{id}. One that is being made ends as cancelled."""
     _query(exchange, ())
     response_id = exchange.parameters["response_id"]
-    await find(service, response_id, exchange.owner, deed="delete")
+    await find(service, response_id, exchange.owner, action="delete")
     await exchange.send_json({"id": response_id, "object": "response", "deleted": True})
 
 
 async def cancel_response(exchange: Exchange, service: Service) -> None:
     """POST /v1/responses/{id}/cancel: end a response that is being made. The answer is the response, however it ended."""
     _query(exchange, ())
-    record = await find(service, exchange.parameters["response_id"], exchange.owner, deed="cancel")
+    record = await find(service, exchange.parameters["response_id"], exchange.owner, action="cancel")
     await exchange.send_json(record.response)
 
 

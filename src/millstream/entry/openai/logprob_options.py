@@ -1,4 +1,4 @@
-"""Wanted: which log probabilities an OpenAI call shows, checked against what is allowed and what the executor can give."""
+"""LogprobOptions: which log probabilities an OpenAI call shows, within what is allowed and what the executor can give."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.messages import EngineInfo, LogprobParams
 MAX_TOP = 20  # alternatives at one position: OpenAI's for chats and vLLM's for completions
 
 
-class Wanted(NamedTuple):
+class LogprobOptions(NamedTuple):
     """`output`: alternatives for each token of `logprobs`; `prompt`: likewise of `prompt_logprobs`. None: not asked for."""
 
     output: int | None = None
