@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from millstream.entry.chat_messages import check_messages, item_count, no_tool_calls, text_size
+from millstream.entry.prompt_encoder import INLINE_CHARS, ITEM_CHARS
 from millstream.entry.service import Service
-from millstream.entry.tokenize import INLINE_CHARS, ITEM_CHARS
 from millstream.errors import RequestError
 
 

@@ -10,10 +10,10 @@ from millstream.entry.anthropic.protocol import COUNT_TOKENS, MESSAGES, Messages
 from millstream.entry.chat_prompt import render
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
+from millstream.entry.prompt_encoder import ITEM_CHARS
 from millstream.entry.sampling import SamplingFields
 from millstream.entry.service import Service
 from millstream.entry.terms import read_terms
-from millstream.entry.tokenize import ITEM_CHARS
 from millstream.errors import RequestError
 from millstream.messages import SamplingParams
 from millstream.messages.sampling import MAX_COUNT, MAX_STOP_LENGTH, MAX_STOP_STRINGS

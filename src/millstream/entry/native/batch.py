@@ -16,8 +16,9 @@ from millstream.entry.limits import MAX_CHOICES
 from millstream.entry.native.logprobs import LogprobOptions, parse_logprob_options
 from millstream.entry.native.prompts import read_prompts
 from millstream.entry.native.protocol import DEFAULT_MAX_NEW_TOKENS, SAMPLING, GenerateRequest, NativeSampling
+from millstream.entry.prompt_encoder import PromptEncoder
 from millstream.entry.sampling import cache_namespace
-from millstream.entry.tokenize import PromptEncoder, check_prompt
+from millstream.entry.tokenize import check_prompt
 from millstream.errors import RequestError
 from millstream.messages import EngineInfo, SamplingParams
 

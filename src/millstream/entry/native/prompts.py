@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 from millstream.entry.input_embeds import PARAM as EMBEDS
 from millstream.entry.input_embeds import InputEmbeds, is_batch, parse_input_embeds
 from millstream.entry.native.protocol import GenerateRequest
-from millstream.entry.tokenize import PromptEncoder
+from millstream.entry.prompt_encoder import PromptEncoder
 from millstream.errors import RequestError
 from millstream.messages import EngineInfo
 

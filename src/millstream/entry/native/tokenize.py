@@ -8,9 +8,9 @@ from typing import Any
 from millstream.entry.chat_prompt import render
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import DETOKENIZE, TOKENIZE, TokenizeRequest
+from millstream.entry.prompt_encoder import ITEM_CHARS
 from millstream.entry.prompts import is_ids
 from millstream.entry.service import Service
-from millstream.entry.tokenize import ITEM_CHARS
 from millstream.errors import RequestError
 from millstream.messages.sampling import verify_token_ids
 

@@ -22,11 +22,12 @@ from millstream.entry.failure import RequestFailed, failure_of_end
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.embeddings_protocol import EMBEDDINGS, EmbeddingRequest
+from millstream.entry.prompt_encoder import LARGE_CHARS
 from millstream.entry.prompts import is_ids, parse_prompts
 from millstream.entry.release import release_after
 from millstream.entry.service import Service
 from millstream.entry.terms import Terms, read_terms
-from millstream.entry.tokenize import LARGE_CHARS, check_prompt
+from millstream.entry.tokenize import check_prompt
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.entry.whole import collect
 from millstream.errors import InvariantError, OverloadError, RequestError
