@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
-from millstream.entry.fields import UNUSED, FieldRules
+from millstream.entry.fields import UNUSED, FieldRules, check_count
 from millstream.errors import RequestError
 from millstream.text.conversation import MAX_MESSAGES
 
@@ -51,8 +51,7 @@ def check_messages(messages: list[dict[str, Any]]) -> int | None:
         RequestError: too many, or an unknown role or field; `param` names it.
     """
     first_tooled = None
-    if len(messages) > MAX_MESSAGES:
-        raise RequestError(f"messages has {len(messages)} items; at most {MAX_MESSAGES} are allowed.", param="messages")
+    check_count("messages", len(messages), MAX_MESSAGES)
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         role = message.get("role")

@@ -107,6 +107,26 @@ def check_names(value: dict[str, Any], known: Collection[str], where: str) -> No
             )
 
 
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Check that the field `name` is from `low` to `high`, for what its type does not say.
+
+    Raises:
+        RequestError: it is not.
+    """
+    if not low <= value <= high:  # NaN fails it
+        raise RequestError(f"{name} is {value}; it must be from {low} to {high}.", param=name)
+
+
+def check_count(name: str, count: int, most: int, things: str = "items") -> None:
+    """Check that the field `name` has at most so many `things`.
+
+    Raises:
+        RequestError: it has more.
+    """
+    if count > most:
+        raise RequestError(f"{name} has {count} {things}; at most {most} are allowed.", param=name)
+
+
 def refusal(name: str, why: str) -> RequestError:
     """The error for a field that asks for what this server does not do."""
     return RequestError(f"`{name}` is refused: {why}.", param=name, code="unsupported_parameter")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from millstream.entry.fields import check_range
 from millstream.entry.input_embeds import InputEmbeds
 from millstream.entry.limits import MAX_CHOICES
 from millstream.entry.native.logprobs import LogprobOptions, parse_logprob_options
@@ -175,8 +176,7 @@ def parse_sampling(given: dict[str, Any], name: str, engine: EngineInfo) -> tupl
     """
     try:
         fields = SAMPLING.parse(given)
-        if not 1 <= fields.n <= MAX_CHOICES:
-            raise RequestError(f"n is {fields.n}; it must be from 1 to {MAX_CHOICES}.", param="n")
+        check_range("n", fields.n, 1, MAX_CHOICES)
         if fields.sampling_seed is not None:
             if fields.seed not in (None, fields.sampling_seed):
                 raise RequestError("seed and sampling_seed differ; give one.", param="sampling_seed")

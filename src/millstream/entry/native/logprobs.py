@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
+from millstream.entry.fields import check_count, check_range
 from millstream.entry.native.json_buffers import JsonList
 from millstream.entry.tokenize import check_has_logprobs
 from millstream.errors import InvariantError, RequestError
@@ -36,13 +37,8 @@ def parse_logprob_options(
             f"logprob_start_len is {start}; it must be -1 (no prompt position) or the first position, from 0.",
             param="logprob_start_len",
         )
-    if not 0 <= top <= MAX_TOP_LOGPROBS:
-        raise RequestError(f"top_logprobs_num is {top}; it must be from 0 to {MAX_TOP_LOGPROBS}.", param="top_logprobs_num")
-    if len(token_ids) > MAX_LOGPROB_TOKEN_IDS:
-        raise RequestError(
-            f"token_ids_logprob has {len(token_ids)} ids; at most {MAX_LOGPROB_TOKEN_IDS} are allowed.",
-            param="token_ids_logprob",
-        )
+    check_range("top_logprobs_num", top, 0, MAX_TOP_LOGPROBS)
+    check_count("token_ids_logprob", len(token_ids), MAX_LOGPROB_TOKEN_IDS, "ids")
     verify_token_ids("token_ids_logprob", token_ids, engine.vocab_size)
     if not is_wanted:
         asked = {"logprob_start_len": start >= 0, "top_logprobs_num": top > 0, "token_ids_logprob": bool(token_ids)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
+from millstream.entry.fields import check_count
 from millstream.entry.input_embeds import PARAM as EMBEDS
 from millstream.entry.input_embeds import InputEmbeds, is_batch, parse_input_embeds
 from millstream.entry.native.protocol import GenerateRequest
@@ -37,8 +38,8 @@ async def read_prompts(request: GenerateRequest, encoder: PromptEncoder, engine:
     name: str = given[0]
     value: str | list[Any] = getattr(request, name)
     several = _are_several(name, value)
-    if several and len(value) > capacity:
-        raise RequestError(f"{name} has {len(value)} prompts; at most {capacity} are allowed.", param=name)
+    if several:
+        check_count(name, len(value), capacity, "prompts")
     if name == EMBEDS:
         _refuse_ids(request)
         return Prompts(name, await parse_input_embeds(encoder, engine, value), several)

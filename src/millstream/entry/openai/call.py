@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from millstream.entry.fields import check_range
 from millstream.entry.limits import MAX_CHOICES
 from millstream.entry.openai.protocol import GenerationFields
 from millstream.entry.terms import Terms
@@ -20,8 +21,7 @@ def check_choices(n: int, prompts: int, capacity: int, *, param: str = "n") -> N
     Raises:
         RequestError: none, or too many: more than `capacity` would be refused at any time.
     """
-    if not 1 <= n <= MAX_CHOICES:
-        raise RequestError(f"{param} is {n}; it must be from 1 to {MAX_CHOICES}.", param=param)
+    check_range(param, n, 1, MAX_CHOICES)
     most = min(MAX_CHOICES, capacity)
     if n * prompts > most:
         raise RequestError(
@@ -47,8 +47,8 @@ def max_new_tokens(fields: GenerationFields, least: int) -> int | None:
         RequestError: one of the two is out of range.
     """
     for name, limit in (("max_tokens", fields.max_tokens), ("max_completion_tokens", fields.max_completion_tokens)):
-        if limit is not None and not least <= limit <= MAX_COUNT:
-            raise RequestError(f"{name} is {limit}; it must be from {least} to {MAX_COUNT}.", param=name)
+        if limit is not None:
+            check_range(name, limit, least, MAX_COUNT)
     return fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
 
 

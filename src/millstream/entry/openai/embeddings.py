@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millstream.entry.failure import RequestFailed, failure_of_end
+from millstream.entry.fields import check_count, check_range
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.embeddings_protocol import EMBEDDINGS, EmbeddingRequest
@@ -99,8 +100,8 @@ def check_dimensions(dimensions: int | None, hidden_size: int) -> None:
     """
     if not hidden_size:
         raise RequestError("The served model gives no embeddings.", code="unsupported_model")
-    if dimensions is not None and not 1 <= dimensions <= hidden_size:
-        raise RequestError(f"dimensions is {dimensions}; it must be from 1 to {hidden_size}.", param="dimensions")
+    if dimensions is not None:
+        check_range("dimensions", dimensions, 1, hidden_size)
 
 
 def parse_inputs(given: str | list[Any]) -> list[str | list[int]]:
@@ -112,8 +113,7 @@ def parse_inputs(given: str | list[Any]) -> list[str | list[int]]:
     inputs: list[Any] = [given] if isinstance(given, str) or is_ids(given) else list(given)
     if not inputs:
         raise RequestError("input is an empty list.", param="input")
-    if len(inputs) > MAX_INPUTS:
-        raise RequestError(f"input has {len(inputs)} items; at most {MAX_INPUTS} are allowed.", param="input")
+    check_count("input", len(inputs), MAX_INPUTS)
     for index, item in enumerate(inputs):
         if item in ("", []):
             raise RequestError(f"{_name(index, inputs)} is empty.", param=_name(index, inputs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from millstream.entry.fields import check_range
 from millstream.entry.tokenize import check_has_logprobs
 from millstream.errors import RequestError
 from millstream.messages import EngineInfo, LogprobParams
@@ -33,8 +34,8 @@ class LogprobOptions(NamedTuple):
             RequestError: a number is out of range, prompt log probabilities are to be streamed, or the executor has none.
         """
         for name, value in names.items():
-            if value is not None and not 0 <= value <= MAX_TOP:
-                raise RequestError(f"{name} is {value}; it must be from 0 to {MAX_TOP}.", param=name)
+            if value is not None:
+                check_range(name, value, 0, MAX_TOP)
         if self.prompt is not None and stream:
             raise RequestError("prompt_logprobs cannot be streamed; leave out stream, or it.", param="prompt_logprobs")
         if self.params() is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from millstream.entry.chat_messages import no_tool_calls
-from millstream.entry.fields import check_names
+from millstream.entry.fields import check_count, check_names
 from millstream.entry.openai.responses.ids import input_id
 from millstream.errors import RequestError
 from millstream.text.conversation import MAX_MESSAGES
@@ -35,8 +35,7 @@ def to_items(value: str | list[Any], response_id: str, *, writes_tool_calls: boo
         value = [{"role": "user", "content": value}]
     if not value:
         raise RequestError("input is empty; at least one item is needed.", param="input")
-    if len(value) > MAX_MESSAGES:
-        raise RequestError(f"input has {len(value)} items; at most {MAX_MESSAGES} are allowed.", param="input")
+    check_count("input", len(value), MAX_MESSAGES)
     items = []
     for index, item in enumerate(value):
         where = f"input[{index}]"

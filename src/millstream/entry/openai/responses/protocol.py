@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from millstream.entry.fields import FieldRules, Refused, refusal
+from millstream.entry.fields import FieldRules, Refused, check_count, check_range, refusal
 from millstream.entry.limits import MinTokens, Priority, Rid, Salt, Timeout
 from millstream.entry.openai.logprob_options import MAX_TOP
 from millstream.entry.sampling import SamplingFields
@@ -85,11 +85,10 @@ class ResponseRequest(SamplingFields, kw_only=True):
         check_modes(self)
         check_include(self.include)
         _check_metadata(self.metadata)
-        if not 0 <= self.top_logprobs <= MAX_TOP:
-            raise RequestError(f"top_logprobs is {self.top_logprobs}; it must be from 0 to {MAX_TOP}.", param="top_logprobs")
+        check_range("top_logprobs", self.top_logprobs, 0, MAX_TOP)
         for name in ("max_output_tokens", "max_tool_calls"):
-            if (value := getattr(self, name)) is not None and not 1 <= value <= MAX_COUNT:
-                raise RequestError(f"{name} is {value}; it must be from 1 to {MAX_COUNT}.", param=name)
+            if (value := getattr(self, name)) is not None:
+                check_range(name, value, 1, MAX_COUNT)
 
     def _check_ways(self) -> None:
         if self.stream_options is not None and not self.stream:
@@ -169,16 +168,13 @@ def check_include(include: list[str]) -> None:
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
-    if len(metadata) > MAX_METADATA:
-        raise RequestError(f"metadata has {len(metadata)} pairs; at most {MAX_METADATA} are allowed.", param="metadata")
+    check_count("metadata", len(metadata), MAX_METADATA, "pairs")
     for key, value in metadata.items():
         if len(key) > MAX_METADATA_KEY:
             raise RequestError(
                 f"A key of metadata has {len(key)} characters; at most {MAX_METADATA_KEY} are allowed.", param="metadata"
             )
-        if len(value) > MAX_METADATA_VALUE:
-            where = f"metadata.{key}"
-            raise RequestError(f"{where} has {len(value)} characters; at most {MAX_METADATA_VALUE} are allowed.", param=where)
+        check_count(f"metadata.{key}", len(value), MAX_METADATA_VALUE, "characters")
 
 
 _NO_MANAGED = "it is kept by OpenAI's own service"
