@@ -91,7 +91,7 @@ SCRIPTED: dict[str, Case] = {
 
 
 def asked(prompt: str = "Write one line about the sea, with an emoji. 🌊", **fields: Any) -> Case:
-    return Case(Question((prompt,), {"max_tokens": 16, **fields}))
+    return Case(Question((prompt,), {"max_tokens": 12, **fields}))
 
 
 MODEL: dict[str, Case] = {
@@ -105,9 +105,9 @@ MODEL: dict[str, Case] = {
     "a stop": asked(temperature=0, stop=["e", "a"], logprobs=1),
     "a stop regex": asked(temperature=0, stop_regex=r"\w{3} ", logprobs=1),
     "a stop that is kept": asked(temperature=0, stop=["e"], no_stop_trim=True),
-    "beyond the end": asked("Say yes.", temperature=0, ignore_eos=True, max_tokens=40, skip_special_tokens=False),
+    "beyond the end": asked("Say yes.", temperature=0, ignore_eos=True, max_tokens=20, skip_special_tokens=False),
     "one token": asked(temperature=0, max_tokens=1, logprobs=5),
-    "emoji": asked("Repeat exactly: 👩‍👩‍👧‍👦🏳️‍🌈 naïve — 春", temperature=0, max_tokens=40, logprobs=1),
+    "emoji": asked("Repeat exactly: 👩‍👩‍👧‍👦🏳️‍🌈 naïve — 春", temperature=0, max_tokens=24, logprobs=1),
     "the prompt first": asked(temperature=0, echo=True, logprobs=1, max_tokens=4),
     "several prompts": Case(Question(("One two", "Le chat", "春"), {"max_tokens": 6, "temperature": 0, "n": 2, "logprobs": 1})),
     "a beginning": Case(Question(("What is the capital of France?",), {"max_tokens": 6, "temperature": 0}, "The capital of")),
