@@ -26,16 +26,27 @@ def resolve_deadline(exchange: Exchange, timeout: float | None, server_timeout: 
     Raises:
         RequestError: field or header is out of range.
     """
+    by_field = deadline_of(timeout, server_timeout, received)
+    if (header := exchange.header(_HEADER_KEY)) is None:
+        return by_field
+    text = header.decode("latin-1").strip()
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    by_header = received + _checked(seconds, text[:100], HEADER)
+    return by_header if by_field is None else min(by_field, by_header)
+
+
+def deadline_of(timeout: float | None, server_timeout: float | None, received: float) -> float | None:
+    """The same where there are no headers.
+
+    Raises:
+        RequestError: the field is out of range.
+    """
     given = [] if server_timeout is None else [server_timeout]
     if timeout is not None:
         given.append(_checked(timeout, timeout, "timeout"))
-    if (header := exchange.header(_HEADER_KEY)) is not None:
-        text = header.decode("latin-1").strip()
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = math.nan
-        given.append(_checked(seconds, text[:100], HEADER))
     return received + min(given) if given else None
 
 

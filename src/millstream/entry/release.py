@@ -28,7 +28,7 @@ def release_after(manager: TokenizerManager, generation: Generation) -> Iterator
     except RequestFailed:
         cause = "aborted"
         raise
-    except (ClientGone, asyncio.CancelledError):
+    except (ClientGone, asyncio.CancelledError, GeneratorExit):
         cause = "client_gone"
         raise
     finally:

@@ -35,6 +35,18 @@ class LoadedText:
     names: tuple[str, ...]
 
 
+def text_of(config: ServerConfig, tokenizer: Tokenizer) -> LoadedText:
+    """What the entry needs beside `tokenizer`: its templates, compiled, and the names in `config`, which must be filled in.
+
+    Raises:
+        StartupError: a template cannot be used.
+    """
+    chat = None
+    if tokenizer.chat_template is not None:
+        chat = ChatPrompts(tokenizer, tokenizer.chat_templates, escape=config.chat_special_tokens == "escape")
+    return LoadedText(tokenizer=tokenizer, chat=chat, names=config.served_model_name)
+
+
 class Service:
     """State of the server as its clients see it."""
 

@@ -17,11 +17,20 @@ async def abort_request(exchange: Exchange, service: Service) -> None:
     request = ABORT.parse(await exchange.read_object())
     if ABORT.needs_admin(request) and not exchange.is_admin:
         raise RequestFailed(forbidden())  # who names no rid ends the requests of others
+    await exchange.send_json(await abort(service, request))
+
+
+async def abort(service: Service, request: AbortRequest) -> dict[str, list[str]]:
+    """Do so; returns the rids that are aborted and, where a list was asked for, those of it that were not live.
+
+    Raises:
+        RequestError: no rid is named.
+        RequestFailed: nothing with such a rid is live.
+    """
     if request.abort_all:
         if request.rid:
             raise RequestError("rid and abort_all exclude each other.", param="rid")
-        await exchange.send_json({"aborted": await _abort(service, "", is_prefix=True)})
-        return
+        return {"aborted": await _abort(service, "", is_prefix=True)}
     rids = _rids(request)
     found = {rid: await _abort(service, rid, is_prefix=request.prefix) for rid in rids}
     aborted = list(dict.fromkeys(each for rid in found for each in found[rid]))
@@ -30,9 +39,7 @@ async def abort_request(exchange: Exchange, service: Service) -> None:
         shown = f"`{not_found[0]}`" if len(rids) == 1 else f"one of the {len(rids)}"
         message = f"No live request has the rid {shown}." if not request.prefix else f"No live rid begins with {shown}."
         raise RequestFailed(Failure(404, message[:1000], "invalid_request_error", "rid", "rid_not_found"))
-    await exchange.send_json(
-        {"aborted": aborted, "not_found": not_found} if isinstance(request.rid, list) else {"aborted": aborted}
-    )
+    return {"aborted": aborted, "not_found": not_found} if isinstance(request.rid, list) else {"aborted": aborted}
 
 
 def _rids(request: AbortRequest) -> list[str]:

@@ -157,7 +157,11 @@ class AnswerStream:
         return b""
 
     def row(self, index: int, row: TextRow) -> bytes:
-        """The event; a row that only says that the request failed has none."""
+        """The event, where there is one."""
+        return event(data) if (data := self.json(index, row)) else b""
+
+    def json(self, index: int, row: TextRow) -> bytes:
+        """What the event says; b"" for a row that only says that the request failed."""
         failed = row.finish is not None and failure_of(row.finish) is not None
         if failed and not row.text and not row.token_ids:
             return b""
@@ -166,7 +170,7 @@ class AnswerStream:
         data = part.json(None if failed else row.finish, self._clock(), index if self._is_list else None)
         if self._is_incremental:
             part.clear()
-        return event(data)
+        return data
 
     def text_event(self, index: int) -> tuple[bytes, bytes] | None:
         """None: every event has its counts."""

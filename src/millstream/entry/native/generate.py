@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from typing import NamedTuple
 
 import msgspec
 
 from millstream.entry.deadline import resolve_deadline
-from millstream.entry.generation import Origin
+from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.native.answer import AnswerStream, failure_of, make_parts, whole_answer
+from millstream.entry.native.answer import AnswerStream, Part, failure_of, make_parts, whole_answer
 from millstream.entry.native.batch import SEEDS, Batch, Prompt, read_batch
 from millstream.entry.native.protocol import DEFAULT_MAX_NEW_TOKENS, GENERATE, GenerateRequest
 from millstream.entry.openai.call import resolve_rid
@@ -30,31 +31,69 @@ async def generate(exchange: Exchange, service: Service) -> None:
 
 
 async def _run(exchange: Exchange, service: Service, request: GenerateRequest, received: float) -> None:
-    manager = service.manager
-    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
-    batch = await read_batch(request, manager.prompts, manager.engine, service.places)
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
+    call = await understand(service, request, deadline, received, request_id=exchange.request_id)
+    generation = await service.manager.generate_request(call.rid, call.requests, call.origin)
+    with release_after(service.manager, generation):
+        if request.stream:
+            await stream_answer(exchange, service, generation, call.stream(service, generation))
+        else:
+            await exchange.send_json(await call.answer(service, generation))
+            generation.stamp_written(service.clock(), last=True)
+
+
+class NativeCall(NamedTuple):
+    """A body of /generate, understood, and what its answers look like."""
+
+    request: GenerateRequest
+    batch: Batch
+    rid: str
+    requests: list[GenerateReqInput]
+    origin: Origin
+
+    async def answer(self, service: Service, generation: Generation) -> bytes:
+        """The whole answer, once every request has ended.
+
+        Raises:
+            RequestFailed: one of them failed.
+        """
+        parts = self._parts(service, generation)
+        made = await collect(generation, failure_of)
+        return whole_answer(parts, made, service.clock(), is_list=self.batch.is_list)
+
+    def stream(self, service: Service, generation: Generation) -> AnswerStream:
+        """What the events of a stream look like."""
+        is_incremental = self.request.incremental_streaming_output
+        parts = self._parts(service, generation)
+        return AnswerStream(parts, service.clock, is_incremental=is_incremental, is_list=self.batch.is_list)
+
+    def _parts(self, service: Service, generation: Generation) -> list[Part]:
+        shows_prompt = self.request.return_prompt_token_ids
+        return make_parts(generation, self.batch, shows_prompt=shows_prompt, tokenizer=service.text.tokenizer)
+
+
+async def understand(
+    service: Service, request: GenerateRequest, deadline: float | None, received: float, *, request_id: str | None = None
+) -> NativeCall:
+    """Take a body apart that came at `received`: one request for each prompt and choice, in the server's terms.
+
+    Raises:
+        RequestError: a value is wrong.
+        EngineDeadError: the server cannot take requests now.
+    """
+    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
+    manager = service.manager
+    batch = await read_batch(request, manager.prompts, manager.engine, service.places)
     rid, requests = _requests(request, batch, deadline, Timing(received=received, adapted=service.clock()))
     origin = Origin(
         api="generate",
         model=service.text.names[0],
         prompt_param=batch.name,
         choices_per_item=batch.n if batch.is_batch else None,
-        request_id=exchange.request_id,
+        request_id=request_id,
         default_max_new_tokens=DEFAULT_MAX_NEW_TOKENS,
     )
-    generation = await manager.generate_request(rid, requests, origin)
-    with release_after(manager, generation):
-        parts = make_parts(generation, batch, shows_prompt=request.return_prompt_token_ids, tokenizer=service.text.tokenizer)
-        if request.stream:
-            form = AnswerStream(
-                parts, service.clock, is_incremental=request.incremental_streaming_output, is_list=batch.is_list
-            )
-            await stream_answer(exchange, service, generation, form)
-        else:
-            made = await collect(generation, failure_of)
-            await exchange.send_json(whole_answer(parts, made, service.clock(), is_list=batch.is_list))
-            generation.stamp_written(service.clock(), last=True)
+    return NativeCall(request, batch, rid, requests, origin)
 
 
 def _requests(

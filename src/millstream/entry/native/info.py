@@ -102,7 +102,16 @@ async def model_info(exchange: Exchange, service: Service) -> None:
 
 
 async def server_info(exchange: Exchange, service: Service) -> None:
-    """Version, options, processes and live counts, asked of all processes."""
+    """Version, options, processes and live counts."""
+    await exchange.send_json(await describe_live(service))
+
+
+async def describe_live(service: Service) -> dict[str, Any]:
+    """What /server_info says, asked of all processes.
+
+    Raises:
+        EngineDeadError: the server cannot say so now.
+    """
     manager = service.manager
     found = await survey(service)
     stats, reports = found.stats, found.reports
@@ -111,39 +120,37 @@ async def server_info(exchange: Exchange, service: Service) -> None:
         "scheduler": stats.scheduler_requests,
         "detokenizer": stats.detokenizer_requests,
     }
-    await exchange.send_json(
-        {
-            "version": __version__,
-            "model": service.text.names[0],
-            **_model_facts(service),
-            "max_total_num_tokens": manager.engine.num_pages * manager.engine.page_size,
-            "text_encoder": service.text.tokenizer.encoder_name,
-            "text_decoder": service.text.tokenizer.decoder_name,
-            "configuration": _shown(service.config),
-            "engine": manager.engine,
-            "processes": service.processes,
-            "entry_worker": service.entry,
-            "entry_workers": {entry_name(number): report and _worker(report) for number, report in found.workers.items()},
-            "live_requests": max(by_process.values()),
-            "live_requests_by_process": by_process,
-            "waiting": stats.waiting,
-            "running": stats.running,
-            "paused": stats.paused,
-            "pages_total": stats.pages_total,
-            "pages_free": stats.pages_free,
-            "pages_cached": stats.pages_cached,
-            "steps": stats.steps,
-            "retractions": stats.retractions,
-            "preemptions": stats.preemptions,
-            "undelivered": stats.undelivered,
-            "spec_draft_tokens": stats.draft_tokens,
-            "spec_accepted_draft_tokens": stats.accepted_draft_tokens,
-            "stored_responses": sum(report.stored_responses for report in reports),
-            "stored_response_bytes": sum(report.stored_response_bytes for report in reports),
-            "evicted_responses": sum(report.evicted_responses for report in reports),
-            "late_rows_dropped": sum(report.late_rows_dropped for report in reports),
-            "stream_mismatch_total": sum(report.stream_mismatches for report in reports),
-            "ledger_mismatch_total": found.ledger_mismatches,
-            "detokenizer_rows_dropped": stats.dropped_rows,
-        }
-    )
+    return {
+        "version": __version__,
+        "model": service.text.names[0],
+        **_model_facts(service),
+        "max_total_num_tokens": manager.engine.num_pages * manager.engine.page_size,
+        "text_encoder": service.text.tokenizer.encoder_name,
+        "text_decoder": service.text.tokenizer.decoder_name,
+        "configuration": _shown(service.config),
+        "engine": manager.engine,
+        "processes": service.processes,
+        "entry_worker": service.entry,
+        "entry_workers": {entry_name(number): report and _worker(report) for number, report in found.workers.items()},
+        "live_requests": max(by_process.values()),
+        "live_requests_by_process": by_process,
+        "waiting": stats.waiting,
+        "running": stats.running,
+        "paused": stats.paused,
+        "pages_total": stats.pages_total,
+        "pages_free": stats.pages_free,
+        "pages_cached": stats.pages_cached,
+        "steps": stats.steps,
+        "retractions": stats.retractions,
+        "preemptions": stats.preemptions,
+        "undelivered": stats.undelivered,
+        "spec_draft_tokens": stats.draft_tokens,
+        "spec_accepted_draft_tokens": stats.accepted_draft_tokens,
+        "stored_responses": sum(report.stored_responses for report in reports),
+        "stored_response_bytes": sum(report.stored_response_bytes for report in reports),
+        "evicted_responses": sum(report.evicted_responses for report in reports),
+        "late_rows_dropped": sum(report.late_rows_dropped for report in reports),
+        "stream_mismatch_total": sum(report.stream_mismatches for report in reports),
+        "ledger_mismatch_total": found.ledger_mismatches,
+        "detokenizer_rows_dropped": stats.dropped_rows,
+    }
