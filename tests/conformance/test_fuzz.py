@@ -9,6 +9,7 @@ import pytest
 import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from jsonschema import Draft202012Validator
 from schemathesis import GenerationMode
 from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi import checks
@@ -57,6 +58,7 @@ def test_many_requests_to_each_route(server: Any, route: Route, mode: Generation
 def fuzz(server: tuple[str, Any, requests.Session], route: Route, mode: GenerationMode, count: int) -> None:
     url, schema, session = server
     operation = schema[route.path][route.method]
+    allowed = body_schema(schema.raw_schema, route)
     seen = []
 
     @settings(
@@ -74,11 +76,22 @@ def fuzz(server: tuple[str, Any, requests.Session], route: Route, mode: Generati
         case.validate_response(response, checks=CHECKS)
         is_late = response.status_code == 504 and "timeout" in case.body
         assert response.status_code < 500 or is_late, response.text
+        if response.status_code < 300 and allowed is not None:
+            assert allowed.is_valid(case.body), list(allowed.iter_errors(case.body))
         if response.status_code >= 400:
             assert_serves_on(url, session)
 
     ask()
     assert seen
+
+
+def body_schema(document: dict[str, Any], route: Route) -> Draft202012Validator | None:
+    """What the document says of the route's body, None where it has none."""
+    declared = document["paths"][route.path][route.method.lower()].get("requestBody")
+    if declared is None:
+        return None
+    schema = declared["content"]["application/json"]["schema"]
+    return Draft202012Validator({**schema, "components": document["components"]})
 
 
 def assert_serves_on(url: str, session: requests.Session) -> None:

@@ -15,6 +15,7 @@ EXTENSIONS = {
     "prompt_token_ids",
     "prompt_logprobs",
 }
+MODEL_EXTENSIONS = {"root", "parent", "max_model_len"}
 
 
 def foreseen(completion: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,8 @@ RESPONSE_EVENT: Any = pydantic.TypeAdapter(ResponseStreamEvent)
 COMPLETION_EXTENSIONS = EXTENSIONS | {"service_tier"}
 SAMPLING = {
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias",
-    "seed", "stop", "stop_regex", "stop_token_ids", "ignore_eos", "no_stop_trim", "skip_special_tokens", "min_tokens", "max_tokens",
+    "seed", "stop", "stop_regex", "stop_token_ids", "ignore_eos", "no_stop_trim", "skip_special_tokens", "min_tokens",
+    "max_tokens",
 }  # fmt: skip
 _salts = itertools.count()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from millstream.entry.openai.protocol import CHAT, COMPLETIONS
 from millstream.messages import Length, Logprobs, RowDetails, Stop
 from tests.support.asgi import Response, post, run
 from tests.support.engine import Entry
-from tests.support.openai_models import EXTENSIONS, extras, foreseen
+from tests.support.openai_models import EXTENSIONS, MODEL_EXTENSIONS, extras, foreseen
 
 CHAT_PATH, COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -82,6 +84,12 @@ def test_so_are_the_chunks_of_a_stream(path: str, body: str) -> None:
         assert extras(model, chunk if path == CHAT_PATH else foreseen(chunk)) <= EXTENSIONS | (
             {"service_tier"} if path == COMPLETIONS_PATH else set()
         )
+
+
+def test_the_docs_have_the_list_of_what_answers_have_beyond_openais() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "api.md").read_text()
+    listed = text.partition("**Beyond OpenAI's**")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([^`]+)`", listed)) == EXTENSIONS | MODEL_EXTENSIONS | {"service_tier"}
 
 
 def test_an_unknown_member_is_found_at_any_depth() -> None:
