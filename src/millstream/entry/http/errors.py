@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from millstream.entry.failure import Failure
 from millstream.errors import OverloadError
 
 Header = tuple[bytes, bytes]
+_NULLABLE = {"type": ["string", "null"]}
+ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {"message": {"type": "string"}, "type": {"type": "string"}, "param": _NULLABLE, "code": _NULLABLE},
+            "required": ["message", "type", "param", "code"],
+            "additionalProperties": False,
+        }
+    },
+    "required": ["error"],
+    "additionalProperties": False,
+}
 
 
 def error_body(failure: Failure) -> bytes:
