@@ -33,7 +33,7 @@ async def generate(exchange: Exchange, service: Service) -> None:
 
 async def _run(exchange: Exchange, service: Service, request: GenerateRequest, received: float) -> None:
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
-    call = await understand(service, request, deadline, received, request_id=exchange.request_id)
+    call = await read_call(service, request, deadline, received, request_id=exchange.request_id)
     generation = await service.manager.generate_request(call.rid, call.requests, call.origin)
     with release_after(service.manager, generation):
         if request.stream:
@@ -73,7 +73,7 @@ class NativeCall(NamedTuple):
         return make_objects(generation, self.batch, shows_prompt=shows_prompt, tokenizer=service.text.tokenizer)
 
 
-async def understand(
+async def read_call(
     service: Service, request: GenerateRequest, deadline: float | None, received: float, *, request_id: str | None = None
 ) -> NativeCall:
     """Take a body apart that came at `received`: one request for each prompt and choice, in the server's terms.
