@@ -91,7 +91,7 @@ _WITHOUT_EFFECT = {
 }
 
 # what a field without effect must look like all the same
-_FORMS: dict[str, Any] = {
+FORMS: dict[str, Any] = {
     "user": str,
     "metadata": Annotated[dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)],
     "store": bool,
@@ -179,7 +179,7 @@ CHAT = FieldRules(
     parts={"messages": MESSAGE},
     example={"messages": [{"role": "user", "content": "Say hello"}]},
     without_effect=_WITHOUT_EFFECT,
-    forms=_FORMS,
+    forms=FORMS,
     refused={
         **_REFUSED,
         "chat_template": Refused(_NO_TEMPLATES),
@@ -193,7 +193,7 @@ COMPLETIONS = FieldRules(
     honoured=CompletionRequest,
     example={"prompt": "Once upon a time"},
     without_effect=_WITHOUT_EFFECT,
-    forms=_FORMS,
+    forms=FORMS,
     refused={
         **_REFUSED,
         "top_logprobs": Refused("use `logprobs`, a number here"),
