@@ -66,6 +66,7 @@ class _Process:
 
     def __init__(self, config: ChildConfig, control: ControlLink, sock: socket.socket) -> None:
         self._config = config.server
+        self._name = config.name
         self._control = control
         self._socket = sock
         self._may_listen = asyncio.Event()
@@ -102,7 +103,6 @@ class _Process:
                 gc.freeze()  # what is loaded stays: the collector need not walk it between two rows
                 # no start waits for it; it is at work while the scheduler still loads the model
                 threading.Thread(target=text.tokenizer.load_fast_encoder, name="fast-encoder", daemon=True).start()
-                self._may_listen.set()
                 self._control.send(Ready(process="entry"))
                 self._pulse.start()
                 self._note_progress(loop)
@@ -137,6 +137,9 @@ class _Process:
             for message in self._control.receive():
                 if isinstance(message, ServerState):
                     self._service.update(message)
+                    own = message.processes.get(self._name)
+                    if own is not None and own.state == "READY":
+                        self._may_listen.set()  # from here on a successor does not say any more that it is loading
                 elif not stop.done():
                     self._service.draining = True
                     stop.set_result(message)
