@@ -42,13 +42,14 @@ PART = FieldRules(
 MESSAGE = FieldRules(honoured=ChatMessage, parts={"content": PART}, example={"role": "user", "content": "Say hello"})
 ROLES = get_args(Role)
 _NEEDS_TOOLS = ("tool_calls", "tool_call_id")
+_TEXTS = ("name", "refusal", "reasoning_content", "reasoning", "tool_call_id")
 
 
 def check_messages(messages: list[dict[str, Any]]) -> int | None:
-    """Check number, roles and field names; returns the index of the first message that belongs to a tool call.
+    """Check number, roles, field names and texts; returns the index of the first message that belongs to a tool call.
 
     Raises:
-        RequestError: too many, or an unknown role or field; `param` names it.
+        RequestError: too many, an unknown role or field, or a value that is no text; `param` names it.
     """
     first_tooled = None
     check_count("messages", len(messages), MAX_MESSAGES)
@@ -58,6 +59,7 @@ def check_messages(messages: list[dict[str, Any]]) -> int | None:
         if role not in ROLES:
             raise RequestError(f"{where}.role is {role!r}; it must be one of {', '.join(ROLES)}.", param=f"{where}.role")
         MESSAGE.check_names(message, where)
+        _check_texts(message, where)
         content = message.get("content")
         for number, part in enumerate(content if isinstance(content, list) else ()):
             if isinstance(part, dict):
@@ -66,6 +68,12 @@ def check_messages(messages: list[dict[str, Any]]) -> int | None:
         if tooled and first_tooled is None:
             first_tooled = index
     return first_tooled
+
+
+def _check_texts(message: dict[str, Any], where: str) -> None:
+    for name in _TEXTS:  # a template would write whatever it gets, as Python shows it
+        if not isinstance(message.get(name), str | None):
+            raise RequestError(f"{where}.{name} must be a string.", param=f"{where}.{name}", code="invalid_type")
 
 
 def text_size(messages: list[dict[str, Any]]) -> int:

@@ -99,7 +99,7 @@ _WITHOUT_EFFECT = {
 }
 
 # what a field without effect must look like all the same
-_FORMS: dict[str, Any] = {
+FORMS: dict[str, Any] = {
     "user": str,
     "metadata": Annotated[dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)],
     "store": bool,
@@ -187,7 +187,7 @@ CHAT = FieldRules(
     parts={"messages": MESSAGE},
     example={"messages": [{"role": "user", "content": "Say hello"}]},
     without_effect=_WITHOUT_EFFECT,
-    forms=_FORMS,
+    forms=FORMS,
     refused={
         **_REFUSED,
         "chat_template": Refused(_NO_TEMPLATES),
@@ -201,7 +201,7 @@ COMPLETIONS = FieldRules(
     honoured=CompletionRequest,
     example={"prompt": "Once upon a time"},
     without_effect=_WITHOUT_EFFECT,
-    forms=_FORMS,
+    forms=FORMS,
     refused={
         **_REFUSED,
         "top_logprobs": Refused("use `logprobs`, a number here"),
