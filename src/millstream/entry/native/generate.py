@@ -12,10 +12,11 @@ from millstream.entry.failure import failure_of_unasked_end
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.answer import AnswerObject, AnswerStream, make_objects, whole_answer
-from millstream.entry.native.batch import SEEDS, Batch, Prompt, read_batch
+from millstream.entry.native.batch import Batch, Prompt, read_batch
 from millstream.entry.native.protocol import DEFAULT_MAX_NEW_TOKENS, GENERATE, GenerateRequest
 from millstream.entry.priority import check_priority
 from millstream.entry.release import release_after
+from millstream.entry.sampling import seed_of_choice
 from millstream.entry.service import Service
 from millstream.entry.stream import stream_answer
 from millstream.entry.terms import resolve_rid
@@ -148,8 +149,6 @@ def _rids(given: str | list[str] | None, batch: Batch) -> tuple[str, list[str]]:
 
 
 def _for_choice(prompt: Prompt, choice: int) -> SamplingParams:
-    """The parameters of one choice: a given seed counts up, so that choices differ and can be repeated."""
-    seed = prompt.sampling.seed
-    if not choice or seed is None:
+    if not choice:
         return prompt.sampling
-    return msgspec.structs.replace(prompt.sampling, seed=(seed + choice) % SEEDS)
+    return msgspec.structs.replace(prompt.sampling, seed=seed_of_choice(prompt.sampling.seed, choice))
