@@ -9,6 +9,7 @@ import msgspec
 
 from millstream.entry.deadline import deadline_of
 from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.fields import Json
 from millstream.entry.native import abort as native_abort
 from millstream.entry.native.generate import NativeCall, read_call
 from millstream.entry.native.info import describe_live
@@ -16,8 +17,6 @@ from millstream.entry.native.protocol import ABORT, GENERATE
 from millstream.entry.release import release_after
 from millstream.entry.service import Service
 from millstream.errors import EngineDeadError, EngineError, MillstreamError, OverloadError, RequestError
-
-Json = dict[str, Any]
 
 
 async def generate_whole(service: Service, body: Json) -> Any:

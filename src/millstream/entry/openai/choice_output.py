@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from millstream.entry.fields import Json
 from millstream.entry.openai.listing import Listed, Listing, listed_prompt
 from millstream.entry.openai.logprob_options import LogprobOptions
-from millstream.entry.openai.logprobs import Json, TokenNames, chat_logprobs, completion_logprobs, prompt_logprobs
+from millstream.entry.openai.logprobs import TokenNames, chat_logprobs, completion_logprobs, prompt_logprobs
 from millstream.messages import Abort, FinishReason, Logprobs, RowDetails, SamplingParams
 from millstream.text.tokenizer import Tokenizer
 

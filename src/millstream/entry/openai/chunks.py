@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from millstream.entry.fields import Json
 from millstream.entry.sse import event
 from millstream.errors import InvariantError
 from millstream.messages import FinishReason, Length, Stop
 
 _encode = msgspec.json.encode
-Json = dict[str, Any]
 
 
 class Shape(NamedTuple):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from millstream.entry.fields import Json
 from millstream.entry.openai.listing import Listed
 from millstream.text.token_bytes import TokenBytes, token_text
 
 LEAST = -9999.0  # OpenAI's word for a token that cannot be: JSON has no minus infinity
-Json = dict[str, Any]
 
 
 class TokenNames:

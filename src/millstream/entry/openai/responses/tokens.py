@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from millstream.entry.fields import Json
 from millstream.entry.openai.choice_output import ChoiceOutput, OutputOptions
 from millstream.entry.openai.logprob_options import LogprobOptions
 from millstream.entry.openai.responses.protocol import LOGPROBS, ResponseRequest
@@ -11,8 +10,6 @@ from millstream.entry.state import ReqState
 from millstream.entry.tokenize import check_has_logprobs
 from millstream.messages import EngineInfo, FinishReason, RowDetails
 from millstream.text.tokenizer import Tokenizer
-
-Json = dict[str, Any]
 
 
 def logprob_options(request: ResponseRequest, engine: EngineInfo) -> LogprobOptions:
