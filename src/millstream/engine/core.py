@@ -20,6 +20,7 @@ from millstream.checkpoint.locate import SCRIPTED_NAMES, configured_source
 from millstream.config import ServerConfig
 from millstream.detokenizer.detokenizer_manager import DetokenizerManager
 from millstream.engine.channels import Inbox, LoopChannel
+from millstream.entry.due_ends import END_GRACE_S
 from millstream.entry.service import Service, text_of
 from millstream.errors import EngineDeadError
 from millstream.execution.interface import Executor
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-DRAIN_S = 5.0  # what requests get to end in once they are aborted
+DRAIN_S = 2 * END_GRACE_S  # what aborted requests get to end in: an end that does not come in half of that is made here
 
 
 class Core:

@@ -181,14 +181,14 @@ class Service:
         return self._manager
 
     @property
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Requests that may run and wait at a time: a call of more can never be admitted.
 
         Raises:
             EngineDeadError: not known yet.
         """
-        places = self.manager.engine.max_running_requests + self.config.max_queued_requests
-        return min(places, self.config.live_limit)
+        capacity = self.manager.engine.max_running_requests + self.config.max_queued_requests
+        return min(capacity, self.config.live_limit)
 
     @property
     def retry_after_s(self) -> int:

@@ -65,7 +65,7 @@ def log_sum_exp(logits: Floats) -> float:
     return float(peak + np.log(values.sum()))
 
 
-def tell(logits: Floats, token_ids: Sequence[int], params: LogprobParams) -> Logprobs:
+def compute_logprobs(logits: Floats, token_ids: Sequence[int], params: LogprobParams) -> Logprobs:
     """The log probabilities that a request asks for at positions with logits `[n, vocab]`, where `token_ids` stand.
 
     They are finite where the logits are: an infinite one gives an infinite value or NaN, which `is_finite` finds.
@@ -88,7 +88,7 @@ def is_finite(table: Logprobs) -> bool:
     return all(map(math.isfinite, chain(table.chosen, *table.top, *table.asked)))
 
 
-def note_prompt(output: ForwardOutput, index: int, table: Logprobs) -> bool:
+def add_prompt_logprobs(output: ForwardOutput, index: int, table: Logprobs) -> bool:
     """Put what was told about the prompt of row `index` into `output`; False, and the row fails, where it is not finite."""
     if is_finite(table):
         output.prompt_logprobs[index] = table

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from millstream.config import ServerConfig
 from millstream.errors import EngineError, MillstreamError, StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
-from millstream.execution.logprobs import prompt_positions, prompt_tokens, tell
+from millstream.execution.logprobs import compute_logprobs, prompt_positions, prompt_tokens
 from millstream.execution.scripted_rules import Fault, Script, ScriptBook, read_rules
 from millstream.execution.verify import num_agreeing
 from millstream.messages.details import LogprobParams, Logprobs, no_logprobs
@@ -82,7 +82,7 @@ class ScriptedExecutor:
         output.hidden = {index: scripted_state(row) for index, row in enumerate(batch.rows) if row.gives_hidden}
         for index, row in enumerate(batch.rows):
             if row.logprobs is not None and index not in output.errors:
-                self._tell(row, index, output, row.logprobs)
+                self._add_logprobs(row, index, output, row.logprobs)
         if self._step_s:
             self._pace()
         return output
@@ -91,7 +91,7 @@ class ScriptedExecutor:
         """Forget all rows."""
         self._states.clear()
 
-    def _tell(self, row: ForwardRow, index: int, output: ForwardOutput, params: LogprobParams) -> None:
+    def _add_logprobs(self, row: ForwardRow, index: int, output: ForwardOutput, params: LogprobParams) -> None:
         """The log probabilities of a row's part: what the script says is expected, and of the prompt, ids that count up."""
         said = output.token_ids[index]
         if said:
@@ -107,7 +107,7 @@ class ScriptedExecutor:
         for start in range(0, len(token_ids), TOLD_TOGETHER):
             firsts = [-each % size for each in expected[start : start + TOLD_TOGETHER]]  # the rank of id 0
             logits = np.stack([self._by_rank[first : first + size] for first in firsts])
-            told.extend(tell(logits, token_ids[start : start + TOLD_TOGETHER], params))
+            told.extend(compute_logprobs(logits, token_ids[start : start + TOLD_TOGETHER], params))
         return told
 
     def _builtin(self, batch: ForwardBatch) -> ForwardOutput:

@@ -70,6 +70,16 @@ def unsupported_media_type(content_type: str) -> Failure:
     )
 
 
+def unsupported_content_encoding(encoding: str) -> Failure:
+    """The body is compressed."""
+    return Failure(
+        415,
+        f"Content-Encoding is `{encoding[:100]}`; bodies must come as they are, without one.",
+        "invalid_request_error",
+        code="unsupported_content_encoding",
+    )
+
+
 def headers_too_large(limit: int) -> Failure:
     """The request line and headers are over the limit."""
     return Failure(431, f"The request headers have more than {limit} bytes.", "invalid_request_error", code="headers_too_large")

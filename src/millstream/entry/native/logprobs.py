@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
-from millstream.entry.native.json_parts import JsonList
+from millstream.entry.fields import check_count, check_range
+from millstream.entry.native.json_buffers import JsonList
+from millstream.entry.tokenize import check_has_logprobs
 from millstream.errors import InvariantError, RequestError
 from millstream.messages import EngineInfo, LogprobParams, Logprobs, RowDetails
 from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
@@ -15,16 +17,16 @@ from millstream.messages.sampling import verify_token_ids
 Triple = tuple[float | None, int, str | None]  # log probability, token id, its text where that was asked for
 
 
-class LogprobWish(NamedTuple):
+class LogprobOptions(NamedTuple):
     """What one prompt wants to know. `has_text`: each id is told with its text."""
 
     params: LogprobParams
     has_text: bool
 
 
-def parse_wish(
+def parse_logprob_options(
     is_wanted: bool, *, start: int, top: int, token_ids: list[int], has_text: bool, engine: EngineInfo
-) -> LogprobWish | None:
+) -> LogprobOptions | None:
     """Check the fields of one prompt; None where nothing is wanted.
 
     Raises:
@@ -35,13 +37,8 @@ def parse_wish(
             f"logprob_start_len is {start}; it must be -1 (no prompt position) or the first position, from 0.",
             param="logprob_start_len",
         )
-    if not 0 <= top <= MAX_TOP_LOGPROBS:
-        raise RequestError(f"top_logprobs_num is {top}; it must be from 0 to {MAX_TOP_LOGPROBS}.", param="top_logprobs_num")
-    if len(token_ids) > MAX_LOGPROB_TOKEN_IDS:
-        raise RequestError(
-            f"token_ids_logprob has {len(token_ids)} ids; at most {MAX_LOGPROB_TOKEN_IDS} are allowed.",
-            param="token_ids_logprob",
-        )
+    check_range("top_logprobs_num", top, 0, MAX_TOP_LOGPROBS)
+    check_count("token_ids_logprob", len(token_ids), MAX_LOGPROB_TOKEN_IDS, "ids")
     verify_token_ids("token_ids_logprob", token_ids, engine.vocab_size)
     if not is_wanted:
         asked = {"logprob_start_len": start >= 0, "top_logprobs_num": top > 0, "token_ids_logprob": bool(token_ids)}
@@ -49,13 +46,10 @@ def parse_wish(
             if is_asked:
                 raise RequestError(f"{name} needs `return_logprob`: true.", param=name)
         return None
-    if not engine.has_logprobs:
-        raise RequestError(
-            f"`return_logprob` is refused: the executor `{engine.executor}` has no log probabilities.",
-            param="return_logprob",
-            code="unsupported_parameter",
-        )
-    return LogprobWish(LogprobParams(top=top, token_ids=tuple(token_ids), prompt_start=None if start < 0 else start), has_text)
+    check_has_logprobs(engine, "return_logprob")
+    return LogprobOptions(
+        LogprobParams(top=top, token_ids=tuple(token_ids), prompt_start=None if start < 0 else start), has_text
+    )
 
 
 class LogprobLists:
@@ -64,11 +58,11 @@ class LogprobLists:
     Of a prompt, every position from the first wanted on has an item; the very first token has no log probability: null.
     """
 
-    def __init__(self, wish: LogprobWish, prompt_ids: Sequence[int], text_of: Callable[[int], str]) -> None:
-        self._params = wish.params
-        self._text_of = text_of if wish.has_text else None
+    def __init__(self, options: LogprobOptions, prompt_ids: Sequence[int], text_of: Callable[[int], str]) -> None:
+        self._params = options.params
+        self._text_of = text_of if options.has_text else None
         self._prompt_ids = prompt_ids
-        self._is_prompt_told = wish.params.prompt_start is None
+        self._is_prompt_told = options.params.prompt_start is None
         self._num_told = 0  # of the answer's tokens
         kinds = ["token", *(["top"] if self._params.top else []), *(["token_ids"] if self._params.token_ids else [])]
         self._lists = {f"{side}_{kind}_logprobs": JsonList() for side in ("input", "output") for kind in kinds}

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from millstream.entry.chat_messages import MESSAGE
 from millstream.entry.fields import FieldRules, Refused
 from millstream.entry.limits import MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Seed, Timeout, TokenId, TokenLists
-from millstream.entry.openai.messages import MESSAGE
 from millstream.entry.sampling import SamplingFields
 from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
 
