@@ -292,6 +292,7 @@ ID_LISTS: list[tuple[str, dict[str, Any], str]] = [
     ("/generate", {}, "input_ids"),
     ("/generate", {"text": "a", "return_logprob": True}, "token_ids_logprob"),
     ("/v1/score", {"query": "a", "items": "b"}, "label_token_ids"),
+    ("/v1/score", {"items": [[5]], "label_token_ids": [5]}, "query"),
     ("/detokenize", {}, "tokens"),
 ]
 
