@@ -17,6 +17,7 @@ from millstream.errors import RequestError
 
 T = TypeVar("T", bound=msgspec.Struct)
 V = TypeVar("V")
+Json = dict[str, Any]  # a JSON object
 
 UNUSED: tuple[Any, ...] = (None, [], {}, "")  # clients send earlier answers back whole, with every field they did not use
 

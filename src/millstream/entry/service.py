@@ -35,7 +35,7 @@ class LoadedText:
     names: tuple[str, ...]
 
 
-def text_of(config: ServerConfig, tokenizer: Tokenizer) -> LoadedText:
+def prepare_text(config: ServerConfig, tokenizer: Tokenizer) -> LoadedText:
     """What the entry needs beside `tokenizer`: its templates, compiled, and the names in `config`, which must be filled in.
 
     Raises:

@@ -1,6 +1,6 @@
 """Log probabilities of tokens, from logits, in numpy; and which positions of a step have any. Called by executors.
 
-Pure. What a position is told depends on its own logits and on what its request asks for, and on nothing else. Logits are
+Pure. The values of a position depend on its own logits and on what its request asks for, and on nothing else. Logits are
 float32; the sum of their exponentials and every value that comes of it are float64, so that the sum's error stays far below
 what a float32 logit can tell apart.
 """
@@ -89,7 +89,7 @@ def is_finite(table: Logprobs) -> bool:
 
 
 def add_prompt_logprobs(output: ForwardOutput, index: int, table: Logprobs) -> bool:
-    """Put what was told about the prompt of row `index` into `output`; False, and the row fails, where it is not finite."""
+    """Put the values of the prompt of row `index` into `output`; False, and the row fails, where it is not finite."""
     if is_finite(table):
         output.prompt_logprobs[index] = table
         return True

@@ -29,7 +29,7 @@ class Family:
         self._tables: dict[LogprobParams, PromptLogprobs] = {}
 
     def share_prompt_logprobs(self, req: Req) -> None:
-        """Have what is told about the prompt be known to all members that ask for the same."""
+        """Let all members that ask for the same share one table of the prompt.s log probabilities."""
         if req.logprobs is not None and req.logprobs.prompt is not None:
             req.logprobs.prompt = self._tables.setdefault(req.logprobs.params, req.logprobs.prompt)
 

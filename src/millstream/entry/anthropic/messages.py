@@ -7,7 +7,7 @@ from functools import partial
 from millstream.entry.anthropic.answer import Call, answer
 from millstream.entry.anthropic.conversation import item_count, to_chat
 from millstream.entry.anthropic.protocol import COUNT_TOKENS, MESSAGES, MessagesRequest, PromptFields
-from millstream.entry.chat_prompt import render
+from millstream.entry.chat_rendering import render
 from millstream.entry.fields import check_count, check_range
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange

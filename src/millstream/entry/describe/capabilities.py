@@ -87,5 +87,5 @@ def _field(facts: FieldFacts) -> dict[str, Any]:
         return {"status": facts.status, "why": facts.why, "schema": facts.schema}
     if facts.status == "refused":
         return {"status": facts.status, "why": facts.why, "neutral": facts.schema.get("enum", [])}
-    told: dict[str, Any] = {"status": facts.status, "required": facts.is_required, "schema": facts.schema}
-    return told | {"access": "admin"} if facts.for_admins else told
+    description: dict[str, Any] = {"status": facts.status, "required": facts.is_required, "schema": facts.schema}
+    return description | {"access": "admin"} if facts.for_admins else description

@@ -18,13 +18,12 @@ from millstream.entry.native.logprobs import LogprobOptions, parse_logprob_optio
 from millstream.entry.native.prompts import read_prompts
 from millstream.entry.native.protocol import DEFAULT_MAX_NEW_TOKENS, SAMPLING, GenerateRequest, NativeSampling
 from millstream.entry.prompt_encoder import PromptEncoder
-from millstream.entry.sampling import cache_namespace
+from millstream.entry.sampling import cache_namespace, check_seed
 from millstream.entry.tokenize import check_prompt
 from millstream.errors import RequestError
 from millstream.messages import EngineInfo, SamplingParams
 
 _OWN_NAMES = re.compile(r"\b(max|min)_tokens\b")  # what the shared checks call the two limits
-SEEDS = 2**64
 T = TypeVar("T")
 
 
@@ -180,10 +179,7 @@ def parse_sampling(given: dict[str, Any], name: str, engine: EngineInfo) -> tupl
         if fields.sampling_seed is not None:
             if fields.seed not in (None, fields.sampling_seed):
                 raise RequestError("seed and sampling_seed differ; give one.", param="sampling_seed")
-            if not -(2**63) <= fields.sampling_seed < SEEDS:
-                raise RequestError(
-                    f"sampling_seed is {fields.sampling_seed}; it must be an integer of 64 bits.", param="sampling_seed"
-                )
+            check_seed("sampling_seed", fields.sampling_seed)
             fields.seed = fields.sampling_seed
         params = fields.to_sampling(max_new_tokens=fields.max_new_tokens, min_new_tokens=fields.min_new_tokens)
         params.verify(engine.vocab_size)

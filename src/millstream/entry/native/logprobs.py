@@ -1,4 +1,4 @@
-"""Log probabilities as SGLang's `meta_info` has them: which are wanted, and the lists they are told in."""
+"""Log probabilities as SGLang's `meta_info` has them: which are asked for, and the lists that hold them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Triple = tuple[float | None, int, str | None]  # log probability, token id, its 
 
 
 class LogprobOptions(NamedTuple):
-    """What one prompt wants to know. `has_text`: each id is told with its text."""
+    """What is asked for one prompt. `has_text`: each id is given with its text."""
 
     params: LogprobParams
     has_text: bool
@@ -27,10 +27,10 @@ class LogprobOptions(NamedTuple):
 def parse_logprob_options(
     is_wanted: bool, *, start: int, top: int, token_ids: list[int], has_text: bool, engine: EngineInfo
 ) -> LogprobOptions | None:
-    """Check the fields of one prompt; None where nothing is wanted.
+    """Check the fields of one prompt; None where nothing is asked for.
 
     Raises:
-        RequestError: one is out of range, asks for more than the model tells, or for what `return_logprob` does not.
+        RequestError: one is out of range, asks for more than the executor gives, or for what `return_logprob` does not.
     """
     if start < -1:
         raise RequestError(
@@ -62,32 +62,32 @@ class LogprobLists:
         self._params = options.params
         self._text_of = text_of if options.has_text else None
         self._prompt_ids = prompt_ids
-        self._is_prompt_told = options.params.prompt_start is None
-        self._num_told = 0  # of the answer's tokens
+        self._is_prompt_added = options.params.prompt_start is None
+        self._num_output = 0  # of the answer's tokens
         kinds = ["token", *(["top"] if self._params.top else []), *(["token_ids"] if self._params.token_ids else [])]
         self._lists = {f"{side}_{kind}_logprobs": JsonList() for side in ("input", "output") for kind in kinds}
 
     def add(self, token_ids: Sequence[int], details: RowDetails | None, *, has_prompt: bool) -> None:
-        """Take what a row tells of its `token_ids`, and of the prompt. With `has_prompt` that has been computed."""
-        if has_prompt and not self._is_prompt_told:
-            self._is_prompt_told = True
+        """Take the values of a row, of its `token_ids` and of the prompt, which has been computed where `has_prompt`."""
+        if has_prompt and not self._is_prompt_added:
+            self._is_prompt_added = True
             self._add_prompt(None if details is None else details.prompt_logprobs)
         if details is not None and details.logprobs is not None:
-            self._num_told += len(details.logprobs.chosen)
+            self._num_output += len(details.logprobs.chosen)
             self._add("output", token_ids, details.logprobs)
 
     def members(self) -> bytes:
         """What `meta_info` has beside its counts, a comma before each."""
         lists = [part for name, values in self._lists.items() for part in (b',"%b":' % name.encode(), values.json())]
-        return b"".join((*lists, b',"output_token_logprobs_length":%d' % self._num_told))
+        return b"".join((*lists, b',"output_token_logprobs_length":%d' % self._num_output))
 
     def clear(self) -> None:
-        """Forget the items so far: they are told."""
+        """Forget the items so far: the client has them."""
         for values in self._lists.values():
             values.clear()
-        self._num_told = 0
+        self._num_output = 0
 
-    def _add_prompt(self, told: Logprobs | None) -> None:
+    def _add_prompt(self, logprobs: Logprobs | None) -> None:
         start = self._params.prompt_start or 0
         if start == 0:
             first = self._prompt_ids[0]
@@ -96,17 +96,17 @@ class LogprobLists:
             for name in ("input_top_logprobs", "input_token_ids_logprobs"):
                 if name in self._lists:
                     self._lists[name].extend([None])
-        if told is not None:
-            self._add("input", self._prompt_ids[max(1, start) :], told)
+        if logprobs is not None:
+            self._add("input", self._prompt_ids[max(1, start) :], logprobs)
 
-    def _add(self, side: str, token_ids: Sequence[int], told: Logprobs) -> None:
-        self._lists[f"{side}_token_logprobs"].extend(self._triples(told.chosen, token_ids))
+    def _add(self, side: str, token_ids: Sequence[int], logprobs: Logprobs) -> None:
+        self._lists[f"{side}_token_logprobs"].extend(self._triples(logprobs.chosen, token_ids))
         if self._params.top:
-            pairs = zip(told.top, told.top_ids, strict=True)
+            pairs = zip(logprobs.top, logprobs.top_ids, strict=True)
             self._lists[f"{side}_top_logprobs"].extend([self._triples(values, ids) for values, ids in pairs])
         if self._params.token_ids:
             ids = self._params.token_ids
-            self._lists[f"{side}_token_ids_logprobs"].extend([self._triples(values, ids) for values in told.asked])
+            self._lists[f"{side}_token_ids_logprobs"].extend([self._triples(values, ids) for values in logprobs.asked])
 
     def _triples(self, values: Sequence[float], token_ids: Sequence[int]) -> list[Triple]:
         if len(values) != len(token_ids):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from millstream.entry.chat_prompt import render
+from millstream.entry.chat_rendering import render
 from millstream.entry.fields import check_count
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import DETOKENIZE, TOKENIZE, TokenizeRequest

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from millstream.entry.failure import Failure, failure_of_abort
+from millstream.entry.fields import Json
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.best import best_of
 from millstream.entry.openai.choice_output import ChoiceOutput, OutputOptions
-from millstream.entry.openai.chunks import ChunkWriter, Json, Shape, finish_members
+from millstream.entry.openai.chunks import ChunkWriter, Shape, finish_members
 from millstream.entry.openai.fingerprint import fingerprint
 from millstream.entry.openai.logprob_options import LogprobOptions
 from millstream.entry.openai.protocol import GenerationFields, StreamOptions

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from millstream.entry.fields import Json
 from millstream.entry.openai.listing import Listed, Listing, listed_prompt
 from millstream.entry.openai.logprob_options import LogprobOptions
-from millstream.entry.openai.logprobs import Json, TokenNames, chat_logprobs, completion_logprobs, prompt_logprobs
+from millstream.entry.openai.logprobs import TokenNames, chat_logprobs, completion_logprobs, prompt_logprobs
 from millstream.messages import Abort, FinishReason, Logprobs, RowDetails, SamplingParams
 from millstream.text.tokenizer import Tokenizer
 
@@ -57,13 +58,13 @@ class ChoiceOutput:
 
     def take(self, text: str, token_ids: list[int], details: RowDetails | None, finish: FinishReason | None) -> OutputPart:
         """The part that a row adds."""
-        told = details or RowDetails()
+        details = details or RowDetails()
         echo, self._echo = self._echo, None
         listed: list[Listed] = []
         if self._listing is not None:
             if echo is not None:
-                listed += _within(self._listed_prompt(told.prompt_logprobs, finish), len(echo))
-            listed += _behind(self._listing.take(text, token_ids, told.logprobs, finish), self._base)
+                listed += _within(self._listed_prompt(details.prompt_logprobs, finish), len(echo))
+            listed += _behind(self._listing.take(text, token_ids, details.logprobs, finish), self._base)
         return OutputPart((echo or "") + text, listed)
 
     def logprobs(self, listed: Sequence[Listed]) -> Json | None:
@@ -87,10 +88,10 @@ class ChoiceOutput:
     def _names(self) -> TokenNames:
         return TokenNames(self._options.tokenizer.single, skip_special_tokens=self._skip, as_ids=self._options.as_ids)
 
-    def _listed_prompt(self, told: Logprobs | None, finish: FinishReason | None) -> list[Listed]:
-        if told is None and isinstance(finish, Abort):
+    def _listed_prompt(self, logprobs: Logprobs | None, finish: FinishReason | None) -> list[Listed]:
+        if logprobs is None and isinstance(finish, Abort):
             return []  # it ended before its prompt was read
-        return listed_prompt(self._options.tokenizer.reader(skip_special_tokens=self._skip), self._prompt, told)
+        return listed_prompt(self._options.tokenizer.reader(skip_special_tokens=self._skip), self._prompt, logprobs)
 
 
 def _within(listed: Sequence[Listed], num_chars: int) -> list[Listed]:

@@ -1,4 +1,4 @@
-"""Log probabilities where the logits are: only what is told comes to the host. Called by the runner.
+"""Log probabilities where the logits are: only what is asked for comes to the host. Called by the runner.
 
 The values of `execution.logprobs`, as far as sums of float64 made in another order are the same.
 """

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from millstream.entry.failure import Failure, failure_of_unasked_end
-from millstream.entry.openai.responses.body import Json, Output, text_part
+from millstream.entry.fields import Json
+from millstream.entry.openai.responses.body import Output, text_part
 from millstream.entry.openai.responses.ids import output_id
 from millstream.entry.openai.responses.job import Job
 from millstream.entry.openai.responses.tokens import brief

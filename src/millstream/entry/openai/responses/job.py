@@ -12,8 +12,9 @@ from contextlib import contextmanager
 import msgspec
 
 from millstream.entry.failure import Failure
+from millstream.entry.fields import Json
 from millstream.entry.generation import Generation
-from millstream.entry.openai.responses.body import Draft, Json, Output, usage_of
+from millstream.entry.openai.responses.body import Draft, Output, usage_of
 from millstream.entry.openai.responses.store import Live, ResponseStore
 from millstream.entry.openai.responses.tokens import TokenList
 from millstream.entry.release import release_after

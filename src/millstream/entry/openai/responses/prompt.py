@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.entry.chat_prompt import render
+from millstream.entry.chat_rendering import render
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.responses.conversation import to_messages
 from millstream.entry.openai.responses.history import conversation

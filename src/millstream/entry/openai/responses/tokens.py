@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from millstream.entry.fields import Json
 from millstream.entry.openai.choice_output import ChoiceOutput, OutputOptions
 from millstream.entry.openai.logprob_options import LogprobOptions
 from millstream.entry.openai.responses.protocol import LOGPROBS, ResponseRequest
@@ -11,8 +10,6 @@ from millstream.entry.state import ReqState
 from millstream.entry.tokenize import check_has_logprobs
 from millstream.messages import EngineInfo, FinishReason, RowDetails
 from millstream.text.tokenizer import Tokenizer
-
-Json = dict[str, Any]
 
 
 def logprob_options(request: ResponseRequest, engine: EngineInfo) -> LogprobOptions:
@@ -40,8 +37,8 @@ class TokenList:
         """The tokens to list with a row."""
         if self._output is None:
             return []
-        told = self._output.logprobs(self._output.take(text, token_ids, details, finish).listed)
-        return [] if told is None else [_entry(each) for each in told["content"]]
+        logprobs = self._output.logprobs(self._output.take(text, token_ids, details, finish).listed)
+        return [] if logprobs is None else [_entry(each) for each in logprobs["content"]]
 
 
 def brief(logprobs: list[Json]) -> list[Json]:
@@ -52,11 +49,11 @@ def brief(logprobs: list[Json]) -> list[Json]:
     ]
 
 
-def _pair(told: Json) -> Json:
-    return {"token": told["token"], "logprob": told["logprob"]}
+def _pair(entry: Json) -> Json:
+    return {"token": entry["token"], "logprob": entry["logprob"]}
 
 
-def _entry(told: Json) -> Json:
+def _entry(entry: Json) -> Json:
     """A token that adds no bytes has an empty list of them here, not null."""
-    tops = [{**top, "bytes": top["bytes"] or []} for top in told["top_logprobs"]]
-    return {**told, "bytes": told["bytes"] or [], "top_logprobs": tops}
+    tops = [{**top, "bytes": top["bytes"] or []} for top in entry["top_logprobs"]]
+    return {**entry, "bytes": entry["bytes"] or [], "top_logprobs": tops}
