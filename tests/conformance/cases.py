@@ -62,6 +62,8 @@ SCRIPTED: dict[str, Case] = {
     "a stop that is kept": said("ab", "END", "cd", stop="END", no_stop_trim=True, text="abEND", matched="END", logprobs=1),
     "a stop after min_tokens": said("a", "b", "a", "c", stop="a", min_tokens=2, text="ab", matched="a"),
     "a stop token": said("a", "b", "X", "c", stop_token_ids=[58], text="ab", matched=58),
+    "a stop token that writes nothing": said("Hello", " there", "<|im_start|>", "x", stop_token_ids=[1], text="Hello there",
+                                             matched=1, logprobs=1),
     "a stop regex": said("call 55", "5-12", "34 now", stop_regex=r"\d{3}-\d{4}", text="call ", matched="555-1234", logprobs=1),
     "a stop regex that is kept": said("a", "b!c", stop_regex="b.", no_stop_trim=True, text="ab!", matched="b!"),
     "a stop regex beside a string": said(["ab END12 STOP"], stop="STOP", stop_regex=["END[0-9]"], text="ab ", matched="END1"),

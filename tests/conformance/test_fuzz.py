@@ -24,7 +24,7 @@ CHECKS = [
     checks.response_schema_conformance,
     checks.negative_data_rejection,
 ]
-QUICK, LONG = 3, 40
+QUICK, LONG = 3, 30  # requests to each route
 every_operation = pytest.mark.parametrize(
     ("route", "mode"),
     [

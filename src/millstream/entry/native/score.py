@@ -46,6 +46,8 @@ async def _run(exchange: Exchange, service: Service, request: ScoreRequest, rece
     manager = service.manager
     model = service.resolve_model(request.model)
     check_labels(request.label_token_ids, manager.engine)
+    if isinstance(request.query, list):
+        verify_token_ids("query", request.query, manager.engine.vocab_size)
     prompts = make_prompts(request, service.capacity)
     terms = read_terms(exchange, service, request, received)
     if isinstance(prompts[0], str):
