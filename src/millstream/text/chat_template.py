@@ -35,9 +35,9 @@ class ChatTemplate:
 
     `closing_text` is what the template writes after the last assistant message's content, such as `<|im_end|>` and a line
     break; "" where it writes nothing or cannot be asked. `plain_text` is an ordinary conversation of a few letters,
-    rendered; "" likewise. `uses_tools` tells whether the template reads `tools` at all, `writes_tool_calls` whether calls and
-    their results in the messages come out, `is_slow` whether it has much to do even for a few words. `looked_for` is all it
-    compares something with: among that, what it looks for in messages.
+    rendered; "" likewise. `uses_tools` tells whether it reads `tools` at all, `writes_tool_calls` whether calls and their
+    results in the messages come out, `is_slow` whether it has much to do even for a few words. `looked_for` is all it compares
+    something with: among that, what it looks for in messages.
 
     Raises:
         StartupError: the source is not a valid template, or one that does not come to an end.

@@ -9,9 +9,9 @@ from functools import partial
 
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import PARSE_CALLS, SEPARATE, ParseCallsRequest, SeparateRequest
-from millstream.entry.openai.tools import read_tools
 from millstream.entry.parsers import named_reasoning_format, named_tool_format
 from millstream.entry.service import Service
+from millstream.entry.tools import read_tools
 from millstream.errors import RequestError
 from millstream.parsing.events import Parsed
 from millstream.parsing.pipeline import Reading, parse

@@ -6,15 +6,23 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from millstream.entry.chat_messages import MESSAGE
 from millstream.entry.fields import FieldRules, Refused
-from millstream.entry.limits import AnswerTokens, MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Timeout, declared
-from millstream.entry.openai.messages import MESSAGE
-from millstream.entry.openai.tools import TOOL
-from millstream.entry.openai.wanted import MAX_TOP
+from millstream.entry.limits import (
+    MAX_CHOICES,
+    AnswerTokens,
+    MaxTokens,
+    MinTokens,
+    Priority,
+    Prompts,
+    Rid,
+    Salt,
+    Timeout,
+    declared,
+)
+from millstream.entry.openai.logprob_options import MAX_TOP
 from millstream.entry.sampling import SamplingFields
-
-MAX_CHOICES = 128  # n, and n times the number of prompts
-
+from millstream.entry.tools import TOOL
 
 TopLogprobs = Annotated[int, declared(minimum=0, maximum=MAX_TOP)]
 
@@ -96,7 +104,7 @@ _WITHOUT_EFFECT = {
 }
 
 # what a field without effect must look like all the same
-_FORMS: dict[str, Any] = {
+FORMS: dict[str, Any] = {
     "user": str,
     "metadata": Annotated[dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)],
     "store": bool,
@@ -185,7 +193,7 @@ CHAT = FieldRules(
     parts={"messages": MESSAGE, "tools": TOOL},
     example={"messages": [{"role": "user", "content": "Say hello"}]},
     without_effect={name: why for name, why in _WITHOUT_EFFECT.items() if name not in _CHATS_ALONE},
-    forms=_FORMS,
+    forms={name: form for name, form in FORMS.items() if name not in _CHATS_ALONE},
     refused={
         **{name: rule for name, rule in _REFUSED.items() if name not in _CHATS_ALONE},
         "chat_template": Refused(_NO_TEMPLATES),
@@ -199,7 +207,7 @@ COMPLETIONS = FieldRules(
     honoured=CompletionRequest,
     example={"prompt": "Once upon a time"},
     without_effect=_WITHOUT_EFFECT,
-    forms=_FORMS,
+    forms=FORMS,
     refused={
         **_REFUSED,
         "top_logprobs": Refused("use `logprobs`, a number here"),

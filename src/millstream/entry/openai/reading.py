@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.entry.openai.protocol import ChatCompletionRequest
-from millstream.entry.openai.tools import read_tools
 from millstream.entry.service import Service
+from millstream.entry.tools import read_tools
 from millstream.errors import RequestError
 from millstream.parsing.draft import Tools
 from millstream.parsing.pipeline import Reading

@@ -9,8 +9,9 @@ import pytest
 
 from millstream.config import ServerConfig
 from millstream.entry.parsers import choose_parsers
-from millstream.entry.service import LoadedText, text_of
+from millstream.entry.service import LoadedText, prepare_text
 from millstream.errors import StartupError
+from millstream.text.chat_template import ChatTemplate
 from tests.support.asgi import get, post, run
 from tests.support.engine import NAMES, TOKENIZER, Entry
 from tests.support.published_templates import published_templates
@@ -30,7 +31,7 @@ def ask(path: str, body: dict[str, Any], **parsers: str) -> Any:
         entry = Entry()
         if parsers:
             config = ServerConfig(served_model_name=NAMES, **parsers)  # type: ignore[arg-type]
-            entry.service.text_loaded(text_of(config, TOKENIZER))
+            entry.service.text_loaded(prepare_text(config, TOKENIZER))
         return await post(entry.app, path, body)
 
     return run(scenario())
@@ -105,7 +106,7 @@ def test_the_model_says_which_parsers_it_has() -> None:
     async def scenario() -> None:
         entry = Entry()
         config = ServerConfig(served_model_name=NAMES, tool_call_parser="llama3_json", reasoning_parser="none")
-        entry.service.text_loaded(text_of(config, TOKENIZER))
+        entry.service.text_loaded(prepare_text(config, TOKENIZER))
         facts = (await get(entry.app, "/model_info")).body
         assert (facts["tool_call_parser"], facts["reasoning_parser"]) == ("llama3", None)
 
@@ -139,6 +140,9 @@ def test_published_templates_choose_their_parsers() -> None:
         chosen = choose_parsers(ServerConfig(), {"default": templates[model]})
         names = (chosen.tools and chosen.tools.name, chosen.reasoning and chosen.reasoning.name)
         assert names == (tools, reasoning), model
+        offers = ChatTemplate(templates[model], {"bos_token": "", "eos_token": ""}).uses_tools
+        # DeepSeek's own write earlier calls, but have no place for tools
+        assert offers == (tools is not None and not model.startswith("deepseek")) or model.startswith("command"), model
 
 
 def test_the_template_for_tools_is_asked_first_and_an_option_says_none() -> None:

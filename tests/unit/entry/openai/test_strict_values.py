@@ -87,7 +87,10 @@ CHAT_FIELDS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "add_generation_prompt": (True, NO_BOOLEAN),
     "continue_final_message": (False, (*NO_BOOLEAN, True)),
     "chat_template_kwargs": ({}, (*NO_OBJECT, {"messages": []})),
-    "tools": ([], (1, True, "x", {"a": 1}, [1], [None], [{}], [{"function": {}}], [{"type": "web", "function": {"name": "x"}}])),
+    "tools": (
+        [],
+        (1, True, "x", {"a": 1}, [1], [None], [{}], [{"function": {}}], [{"type": "web", "function": {"name": "x"}}]),
+    ),
     "tool_choice": ("auto", (1, True, 1.5, [1], "", "Auto", "required", {}, {"type": "function"}, {"function": {"name": "x"}})),
     "separate_reasoning": (True, NO_BOOLEAN),
 }
@@ -154,6 +157,20 @@ def test_a_right_value_of_any_field_passes_and_so_does_null(path: str) -> None:
             assert response.status == 200, (name, response.content)
             if name not in ROUTES[path][1]:
                 assert (await post(entry.app, path, {**ROUTES[path][1], name: None})).status == 200, name
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+@pytest.mark.parametrize("name", ["name", "refusal", "reasoning_content", "reasoning", "tool_call_id"])
+@pytest.mark.parametrize("value", NO_STRING)
+def test_what_is_no_text_in_a_message_is_refused_and_never_written_into_a_prompt(path: str, name: str, value: Any) -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        messages = [*HI, {"role": "assistant", "content": "a", name: value}]
+        response = await post(entry.app, path, {"messages": messages})
+        assert (response.status, response.error["param"]) == (400, f"messages[1].{name}")
+        assert entry.engine.requests == []
 
     run(scenario())
 
