@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ from millstream.entry.priority import check_priority
 from millstream.entry.release import release_after
 from millstream.entry.service import Service
 from millstream.entry.stream import stream_answer
-from millstream.entry.whole import collect
+from millstream.entry.whole import collect, num_values
 from millstream.errors import RequestError
 from millstream.messages import GenerateReqInput, SamplingParams, Timing
 
@@ -59,7 +60,8 @@ class NativeCall(NamedTuple):
         """
         parts = self._parts(service, generation)
         made = await collect(generation, failure_of)
-        return whole_answer(parts, made, service.clock(), is_list=self.batch.is_list)
+        work = partial(whole_answer, parts, made, service.clock(), is_list=self.batch.is_list)
+        return await service.manager.prompts.off_loop(num_values(made), work)
 
     def stream(self, service: Service, generation: Generation) -> AnswerStream:
         """What the events of a stream look like."""
