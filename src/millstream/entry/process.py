@@ -21,7 +21,7 @@ from millstream.entry.failure import failure_of_cause, failure_of_death
 from millstream.entry.http.app import App
 from millstream.entry.http.server import EntryServer, raise_descriptor_limit
 from millstream.entry.openai.responses.lookup import answer_worker
-from millstream.entry.service import LoadedText, Service, text_of
+from millstream.entry.service import LoadedText, Service, prepare_text
 from millstream.errors import StartupError
 from millstream.ipc.address import socket_address
 from millstream.ipc.channel import PullChannel, PushChannel, SenderGone
@@ -58,7 +58,7 @@ def load_text(config: ServerConfig) -> LoadedText:
     Raises:
         StartupError: one of them cannot be used.
     """
-    return text_of(config, load_configured_tokenizer(config, configured_source(config)))
+    return prepare_text(config, load_configured_tokenizer(config, configured_source(config)))
 
 
 class _Process:
@@ -66,6 +66,7 @@ class _Process:
 
     def __init__(self, config: ChildConfig, control: ControlLink, sock: socket.socket) -> None:
         self._config = config.server
+        self._name = config.name
         self._control = control
         self._socket = sock
         self._may_listen = asyncio.Event()
@@ -102,7 +103,6 @@ class _Process:
                 gc.freeze()  # what is loaded stays: the collector need not walk it between two rows
                 # no start waits for it; it is at work while the scheduler still loads the model
                 threading.Thread(target=text.tokenizer.load_fast_encoder, name="fast-encoder", daemon=True).start()
-                self._may_listen.set()
                 self._control.send(Ready(process="entry"))
                 self._pulse.start()
                 self._note_progress(loop)
@@ -137,6 +137,9 @@ class _Process:
             for message in self._control.receive():
                 if isinstance(message, ServerState):
                     self._service.update(message)
+                    own = message.processes.get(self._name)
+                    if own is not None and own.state == "READY":
+                        self._may_listen.set()  # from here on a successor does not say any more that it is loading
                 elif not stop.done():
                     self._service.draining = True
                     stop.set_result(message)
