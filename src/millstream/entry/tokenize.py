@@ -6,7 +6,6 @@ Called by the TokenizerManager for each call, between registering its requests a
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable
 from functools import partial
 
@@ -34,9 +33,9 @@ class CallTokenizer:
         engine: EngineInfo,
         *,
         num_ids: int,
-        entry: int = 0,
+        entry: int,
         clock: Callable[[], float],
-        new_seed: Callable[[], int] = lambda: secrets.randbits(64),
+        new_seed: Callable[[], int],
     ) -> None:
         self._prompts = prompts
         self._engine = engine
