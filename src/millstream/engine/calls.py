@@ -103,4 +103,8 @@ def error_of(failure: Failure) -> MillstreamError:
 async def _read_call(service: Service, body: Json) -> NativeCall:
     received = service.clock()
     request = GENERATE.parse(body)
+    try:
+        msgspec.json.encode(request)
+    except UnicodeEncodeError:  # it could not be told to the scheduler
+        raise RequestError("A text or a name has a lone surrogate; it is not valid Unicode.") from None
     return await read_call(service, request, deadline_of(request.timeout, service.config.request_timeout_s, received), received)

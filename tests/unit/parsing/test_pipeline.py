@@ -244,3 +244,39 @@ def test_another_package_adds_formats_by_entry_points() -> None:
             reasoning_format("wrong")
         with pytest.raises(KeyError):
             tool_format("nobody")
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "content"),
+    [
+        ('{"name": "w", "arguments": {"a": nope}}', '{"a": ', "nope}}</tool_call>"),
+        ('{"name": "w", "arguments": {"a": "b\\q"}}', '{"a": "b', '\\q"}}</tool_call>'),
+        ('{"name": "w", "arguments": "[1]"}', "", '"[1]"}</tool_call>'),
+        ('{"name": "w", "arguments": "b\\q"}', "", '"b\\q"}</tool_call>'),
+        ('{"name": "w", "arguments": {}, "arguments": {}}', "{}", ": {}}</tool_call>"),
+        ('{"name": "w", "name": "w"}', "", ': "w"}</tool_call>'),
+    ],
+)
+def test_what_breaks_a_call_is_content_to_the_letter(body: str, arguments: str, content: str) -> None:
+    parsed = called("hermes", f"<tool_call>{body}</tool_call>")
+    assert [(call.arguments, call.is_complete) for call in parsed.calls] == [(arguments, False)]
+    assert parsed.content == content
+
+
+@pytest.mark.parametrize("arguments", ['{"a": 12', '{"a": tr', '{"a": "x\\u00', '{"a": "x\\', '{"a": [1, {"b'])
+def test_arguments_that_break_off_are_told_as_far_as_they_came(arguments: str) -> None:
+    parsed = called("hermes", f'<tool_call>{{"name": "w", "arguments": {arguments}')
+    assert [(call.arguments, call.is_complete) for call in parsed.calls] == [(arguments, False)]
+    assert parsed.content == ""
+
+
+def test_several_objects_in_one_tag_are_several_calls() -> None:
+    parsed = called("hermes", '<tool_call>\n{"name": "a"}\n{"name": "b", "arguments": {"x": 1}}\n</tool_call>\nSo.')
+    assert calls_of(parsed) == [("a", {}), ("b", {"x": 1})]
+    assert parsed.content == "So."
+
+
+def test_calls_beyond_the_most_are_content() -> None:
+    text = '<tool_call>{"name": "w"}</tool_call>'
+    parsed = called("hermes", text + text, Tools(None, max_calls=1))
+    assert (len(parsed.calls), parsed.content, parsed.ends_in_calls) == (1, text, True)

@@ -45,7 +45,7 @@ async def _run(exchange: Exchange, service: Service, request: ResponseRequest, r
             await stream_answer(exchange, service, job.generation, ResponseStream(job))
         else:
             (made,) = await collect(job.generation, failure_of_unasked_end)
-            await exchange.send_json(job.end_whole(made))
+            await exchange.send_json(await job.end_whole(made))
             job.generation.stamp_written(service.clock(), last=True)
 
 
@@ -79,7 +79,7 @@ async def _in_background(job: Job) -> None:
     with job.running():
         try:
             (made,) = await collect(job.generation, failure_of_unasked_end)
-            job.end_whole(made)
+            await job.end_whole(made)
         except RequestFailed as error:
             job.end(error.failure, Output())
         except Exception:
