@@ -48,7 +48,7 @@ PROCESSES = ("entry-0", "scheduler", "detokenizer")
 
 
 def engine_info(
-    context_length: int = CONTEXT_LENGTH, max_running_requests: int = 8, *, has_logprobs: bool = True
+    context_length: int = CONTEXT_LENGTH, max_running_requests: int = 8, *, has_logprobs: bool = True, has_grammars: bool = True
 ) -> EngineInfo:
     return EngineInfo(
         vocab_size=TOKENIZER.vocab_size,
@@ -60,6 +60,7 @@ def engine_info(
         executor="fake",
         hidden_size=HIDDEN_SIZE,
         has_logprobs=has_logprobs,
+        has_grammars=has_grammars,
     )
 
 

@@ -19,6 +19,7 @@ from millstream.entry.generation import Origin
 from millstream.errors import ContextLengthExceeded, InvariantError, RequestError
 from millstream.messages import EngineInfo, GenerateReqInput, TokenizedGenerateReqInput
 from millstream.messages.details import LogprobParams
+from millstream.messages.grammar import GrammarSpec
 from millstream.messages.sampling import verify_token_ids
 from millstream.observe.ledger import Account, Ledger
 from millstream.text.tokenizer import Tokenizer
@@ -215,6 +216,20 @@ def check_logprobs(params: LogprobParams, engine: EngineInfo) -> None:
             code="unsupported_parameter",
         )
     params.verify(engine.vocab_size)
+
+
+def check_grammar(spec: GrammarSpec, engine: EngineInfo) -> None:
+    """Check that the engine can hold a text to a grammar at all.
+
+    Raises:
+        RequestError: it cannot.
+    """
+    if not engine.has_grammars:
+        raise RequestError(
+            f"`{spec.param}` asks for a grammar; the executor `{engine.executor}` or this model's tokenizer allows none.",
+            param=spec.param,
+            code="unsupported_parameter",
+        )
 
 
 def finalize(

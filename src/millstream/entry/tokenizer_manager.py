@@ -26,7 +26,9 @@ from millstream.entry.pauses import Pauses
 from millstream.entry.questions import Questions
 from millstream.entry.registry import Live, Registry
 from millstream.entry.state import Phase, ReqState
-from millstream.entry.tokenize import PromptEncoder, check_logprobs, check_prompt, finalize, is_quick
+from millstream.entry.tokenize import PromptEncoder, check_grammar, check_logprobs, check_prompt, finalize, is_quick
+from millstream.grammar.checker import GrammarChecker
+from millstream.grammar.vocabulary import vocabulary_of
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     AbortNotice,
@@ -77,6 +79,7 @@ class TokenizerManager:
         self.tokenizer = tokenizer
         self.ledger = ledger or Ledger("entry")
         self.prompts = PromptEncoder(tokenizer, engine.context_length, self.ledger)
+        self.grammars = GrammarChecker(lambda: vocabulary_of(tokenizer, engine.eos_token_ids))
         self.retry_after_s = 1  # what somebody refused now is told; the scheduler knows
         self.late_rows_dropped = 0
         self.tokens_at = 0.0  # when the last token of any request came
@@ -112,6 +115,8 @@ class TokenizerManager:
             request.sampling.verify(self.engine.vocab_size)
             if request.logprobs is not None:
                 check_logprobs(request.logprobs, self.engine)
+            if request.sampling.grammar is not None:
+                check_grammar(request.sampling.grammar, self.engine)
         generation = self.registry.register(rid, requests, origin)
         try:
             first = generation.states[0].obj
@@ -190,8 +195,9 @@ class TokenizerManager:
         return len(self.registry)
 
     def close(self) -> None:
-        """Stop the worker threads."""
+        """Stop the worker threads and processes."""
         self.prompts.close()
+        self.grammars.close()
 
     def _abort_all_of(self, requests: Sequence[Live], cause: AbortCause) -> list[str]:
         for state, generation in requests:
@@ -223,6 +229,7 @@ class TokenizerManager:
         verify_prompt_values(
             sum(state.obj.logprobs.num_prompt_values(len(state.input_ids)) for state in generation.states if state.obj.logprobs)
         )
+        await self._check_grammars(generation)
         for state in generation.states:
             if state.failure is not None:  # ended while it was being tokenised
                 raise RequestFailed(state.failure)
@@ -242,6 +249,14 @@ class TokenizerManager:
             )
             for state in generation.states
         ]
+
+    async def _check_grammars(self, generation: Generation) -> None:
+        """Have the grammars of a call checked: none is dispatched before."""
+        for state in generation.states:
+            spec = state.obj.sampling.grammar
+            if spec is not None:
+                checked = await generation.unless_ended(partial(self.grammars.check, spec))
+                state.obj.sampling = msgspec.structs.replace(state.obj.sampling, grammar=checked)
 
     def _take_verdicts(self, verdicts: AdmissionOutput) -> None:
         self.retry_after_s = verdicts.retry_after_s

@@ -29,6 +29,9 @@ class ForwardRow:
     `end`..`reach - 1`, a token is drawn at each of the last `1 + len(draft)` positions, and the answer is what was drawn up to
     and including the first that differs from the draft (see `verify`). KV past what was accepted is garbage: it is overwritten
     before anybody reads it.
+
+    A row with `allowed` has no draft, since each of its positions would need a mask of its own, and makes one token a step. Ids
+    that the mask has no bit for are not allowed.
     """
 
     rid: str
@@ -41,6 +44,7 @@ class ForwardRow:
     seed: int
     sample: bool  # draw the next token: where end == len(token_ids), unless only the prompt is wanted
     banned_token_ids: Sequence[int] = ()  # ids that may not be drawn next (stops, before min_new_tokens)
+    allowed: NDArray[np.uint32] | None = None  # a bit for each id that may be drawn next, the lowest first; None: all may
     draft: Sequence[int] = ()
     copies: Sequence[tuple[int, int]] = ()  # pages, (from, to); to do it twice in the same step does no harm
     logprobs: LogprobParams | None = None
@@ -99,6 +103,7 @@ class Capabilities:
     executor: str = "custom"  # its name, for people
     hidden_size: int = 0  # numbers in a state and in an embedding; 0: it has none to give, and takes none
     has_logprobs: bool = False  # it fills `ForwardOutput.logprobs` and `prompt_logprobs`
+    has_masks: bool = False  # it draws only what `ForwardRow.allowed` allows
 
 
 class Executor(Protocol):

@@ -8,9 +8,10 @@ probability wins (the exponential form of the Gumbel-max trick; Efraimidis and S
 logits a hair differently. That decides a race only where two candidates arrive together, while it would shift every border
 of a cumulative distribution, and each of 49,152 tokens lies between two of those.
 
-Order: repetition penalty (over prompt and output), presence and frequency penalties (over output), logit_bias, banned ids;
-then greedy, or temperature, top_k, top_p, min_p. Each filter sees the renormalised rest of the one before. Penalties follow
-the OpenAI API reference, repetition penalty Keskar et al. 2019 (CTRL), min_p Nguyen et al. 2024.
+Order: repetition penalty (over prompt and output), presence and frequency penalties (over output), logit_bias, banned ids and
+those that a grammar does not allow; then greedy, or temperature, top_k, top_p, min_p. Each filter sees the renormalised rest of
+the one before. Penalties follow the OpenAI API reference, repetition penalty Keskar et al. 2019 (CTRL), min_p Nguyen et al.
+2024.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def output_index(row: ForwardRow, made: Sequence[int]) -> int:
 
 
 def is_adjusted(row: ForwardRow) -> bool:
-    """Whether penalties, bias or bans change the row's logits."""
+    """Whether penalties, bias, bans or a mask change the row's logits."""
     params = row.sampling
     return bool(
         params.presence_penalty
@@ -139,11 +140,12 @@ def is_adjusted(row: ForwardRow) -> bool:
         or params.repetition_penalty != 1.0
         or params.logit_bias
         or row.banned_token_ids
+        or row.allowed is not None
     )
 
 
 def adjusted(logits: Floats, row: ForwardRow, made: Sequence[int]) -> Floats:
-    """Return a copy with penalties, bias and bans."""
+    """Return a copy with penalties, bias, bans and the mask."""
     params = row.sampling
     logits = logits.copy()
     if params.repetition_penalty != 1.0:
@@ -159,7 +161,15 @@ def adjusted(logits: Floats, row: ForwardRow, made: Sequence[int]) -> Floats:
         logits[token_id] += np.float32(bias)
     if row.banned_token_ids and _is_ban_in_force(row, len(made)):
         logits[np.asarray(row.banned_token_ids, dtype=np.intp)] = -np.inf
+    if row.allowed is not None:
+        _apply_mask(logits, row.allowed)
     return logits
+
+
+def _apply_mask(logits: Floats, allowed: NDArray[np.uint32]) -> None:
+    bits = np.unpackbits(allowed.view(np.uint8), count=min(len(logits), 32 * len(allowed)), bitorder="little")
+    np.putmask(logits[: len(bits)], bits == 0, -np.inf)
+    logits[len(bits) :] = -np.inf  # ids that only the model has
 
 
 def _is_ban_in_force(row: ForwardRow, num_made: int) -> bool:

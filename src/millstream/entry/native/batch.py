@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
+
 from millstream.entry.input_embeds import InputEmbeds
 from millstream.entry.native.logprobs import LogprobWish, parse_wish
 from millstream.entry.native.prompts import read_prompts
@@ -185,6 +187,9 @@ def parse_sampling(given: dict[str, Any], name: str, engine: EngineInfo) -> tupl
             fields.seed = fields.sampling_seed
         params = fields.to_sampling(max_new_tokens=fields.max_new_tokens, min_new_tokens=fields.min_new_tokens)
         params.verify(engine.vocab_size)
+        if params.grammar is not None:
+            grammar = msgspec.structs.replace(params.grammar, param=f"{name}.{params.grammar.param}")
+            params = msgspec.structs.replace(params, grammar=grammar)
         if params.max_new_tokens is None and params.min_new_tokens > DEFAULT_MAX_NEW_TOKENS:
             raise RequestError(
                 f"min_tokens is {params.min_new_tokens}; it must be at most max_tokens, {DEFAULT_MAX_NEW_TOKENS}.",
