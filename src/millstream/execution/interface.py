@@ -44,12 +44,12 @@ class ForwardRow:
     seed: int
     sample: bool  # draw the next token: where end == len(token_ids), unless only the prompt is wanted
     banned_token_ids: Sequence[int] = ()  # ids that may not be drawn next (stops, before min_new_tokens)
-    allowed: NDArray[np.uint32] | None = None  # a bit for each id that may be drawn next, the lowest first; None: all may
     draft: Sequence[int] = ()
     copies: Sequence[tuple[int, int]] = ()  # pages, (from, to); to do it twice in the same step does no harm
     logprobs: LogprobParams | None = None
     wants_hidden: bool = False  # once `end` is the prompt's: the state of the last position, after the final norm
     input_embeds: NDArray[np.float32] | None = None  # `[prompt, hidden]`: what enters the first layer in place of its ids
+    allowed: NDArray[np.uint32] | None = None  # a bit for each id that may be drawn next, the lowest first; None: all may
 
     @property
     def gives_hidden(self) -> bool:
