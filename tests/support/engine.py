@@ -201,6 +201,7 @@ class Entry:
         number: int = 0,
         templates: dict[str, str] | None = None,
         has_logprobs: bool = True,
+        has_grammars: bool = True,
     ) -> None:
         self.engine = FakeEngine()
         config = dataclasses.replace(config or ServerConfig(), strict_ledger=True)
@@ -209,7 +210,9 @@ class Entry:
         if ready:
             chat = ChatPrompts(TOKENIZER, templates or TOKENIZER.chat_templates, escape=config.chat_special_tokens == "escape")
             self.service.text_loaded(LoadedText(tokenizer=tokenizer, chat=chat, names=NAMES))
-            self.service.update(state(engine_info(context_length, max_running_requests, has_logprobs=has_logprobs)))
+            self.service.update(
+                state(engine_info(context_length, max_running_requests, has_logprobs=has_logprobs, has_grammars=has_grammars))
+            )
             self.engine.handle = self.manager.handle
 
     @property
