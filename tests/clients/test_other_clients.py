@@ -38,6 +38,12 @@ def test_the_node_client_gets_one_answer_streamed_or_not_and_errors_of_the_right
     assert found["streamed"]["finish"] == [found["plain"]["finish"]]
     assert [each["total_tokens"] for each in found["streamed"]["usage"]] == [usage["total_tokens"]]
     assert found["completion"] == [[index, "length"] for index in range(4)]
+    response = found["response"]
+    assert found["responseStream"] == {"text": text, "last": "response.incomplete"}
+    assert (response["text"], response["read"], response["status"], response["tokens"]) == (text, text, "incomplete", 24)
+    assert response["next"] > usage["total_tokens"]
+    assert found["embeddings"]["sizes"] == [576, 576]
+    assert found["embeddings"]["gap"] < 1e-6
     assert found["noModel"] == {
         "is": {"NotFoundError": True, "BadRequestError": False},
         "status": 404,

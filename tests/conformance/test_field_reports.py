@@ -282,6 +282,32 @@ def test_integers_beyond_any_use_are_refused(url: str, path: str, body: dict[str
     assert_serves(url)
 
 
+ID_LISTS: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/chat/completions", {"messages": HI}, "stop_token_ids"),
+    ("/v1/chat/completions", {"messages": HI}, "allowed_token_ids"),
+    ("/v1/completions", {}, "prompt"),
+    ("/v1/completions", {"prompt": "a"}, "stop_token_ids"),
+    ("/v1/responses", {"input": "a"}, "stop_token_ids"),
+    ("/v1/embeddings", {}, "input"),
+    ("/generate", {}, "input_ids"),
+    ("/generate", {"text": "a", "return_logprob": True}, "token_ids_logprob"),
+    ("/v1/score", {"query": "a", "items": "b"}, "label_token_ids"),
+    ("/v1/score", {"items": [[5]], "label_token_ids": [5]}, "query"),
+    ("/detokenize", {}, "tokens"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "field"), ID_LISTS, ids=[f"{path}: {field}" for path, _, field in ID_LISTS])
+def test_every_list_of_token_ids_is_checked_before_the_engine_has_it(
+    url: str, path: str, body: dict[str, Any], field: str
+) -> None:
+    for wrong in ([-1], [10**9], [10**30], [[[5]]], [1.5], [True], ["5", 5]):
+        result = ask(url, {**body, field: wrong}, path=path)
+        assert (result.status, result.error["type"]) == (400, "invalid_request_error"), wrong
+        assert field in (result.error["param"] or "") or field in result.error["message"]
+    assert_serves(url)
+
+
 def test_a_seed_beyond_63_bits_is_served_or_refused(url: str) -> None:
     assert ask(url, {"messages": script("a"), "seed": 2**63}).status in (200, 400)
 

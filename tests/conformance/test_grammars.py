@@ -69,7 +69,7 @@ RECURSIVE = {
     "$defs": {
         "node": {
             "type": "object",
-            "properties": {"v": {"type": "integer", "maximum": 9}, "next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/node"}]}},
+            "properties": {"v": {"type": "integer"}, "next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/node"}]}},
             "required": ["v", "next"],
             "additionalProperties": False,
         }

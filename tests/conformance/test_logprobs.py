@@ -185,7 +185,7 @@ OPTIONS = {
 
 
 @pytest.mark.long
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     pieces=st.lists(st.sampled_from(PIECES), max_size=8),
     options=st.fixed_dictionaries({}, optional=OPTIONS),

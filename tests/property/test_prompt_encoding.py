@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.entry import tokenize
-from millstream.entry.tokenize import MAX_CHARS_PER_TOKEN, PromptEncoder
+from millstream.entry.prompt_encoder import MAX_CHARS_PER_TOKEN, PromptEncoder
 from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer, scripted_text
 from tests.support.made_tokenizers import sentencepiece_tokenizer, unigram_tokenizer, wordpiece_tokenizer
 

@@ -33,7 +33,7 @@ class Expected:
     deadline: float = math.inf
     prompt: list[int] = field(default_factory=list)
     logprobs: LogprobParams | None = None
-    shares_telling: bool = False  # with other choices of its call
+    shares_logprobs: bool = False  # with other choices of its call
 
 
 def alone(prompt: list[int], *, max_new: int, min_new: int, stop: tuple[str, ...], ignore_eos: bool, seed: int = 1) -> Expected:
@@ -202,7 +202,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.expected[rid] = alone(
                 prompt, max_new=max_new, min_new=min_new, stop=stop, ignore_eos=ignore_eos, seed=1 + choice
             )
-            self.expected[rid].logprobs, self.expected[rid].shares_telling = logprobs, choices > 1
+            self.expected[rid].logprobs, self.expected[rid].shares_logprobs = logprobs, choices > 1
             if timeout is not None:
                 self.expected[rid].deadline = self.clock.now + timeout
 
@@ -321,7 +321,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert told[:1] in ([], [None])
         elif tokens:
             assert told[0] == told_of(prompt, range(max(1, params.prompt_start), length), params)
-            if not expected.shares_telling:
+            if not expected.shares_logprobs:
                 positions = self.executor.told_positions[rid]
                 assert sorted(positions) == [*range(max(1, params.prompt_start), length)]
                 assert not positions or cached_tokens < positions[0]

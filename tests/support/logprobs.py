@@ -18,7 +18,7 @@ def joined_choices(chunks: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
             mine = joined.setdefault(choice["index"], {"text": "", "logprobs": None, "finish_reason": None})
             mine["text"] += choice.get("text", "") or choice.get("delta", {}).get("content") or ""
             mine["finish_reason"] = choice["finish_reason"] or mine["finish_reason"]
-            mine["logprobs"] = _with(mine["logprobs"], choice["logprobs"])
+            mine["logprobs"] = merged(mine["logprobs"], choice["logprobs"])
     return joined
 
 
@@ -34,7 +34,8 @@ def plain_choices(body: dict[str, Any]) -> dict[int, dict[str, Any]]:
     }
 
 
-def _with(first: dict[str, Any] | None, more: dict[str, Any] | None) -> dict[str, Any] | None:
+def merged(first: dict[str, Any] | None, more: dict[str, Any] | None) -> dict[str, Any] | None:
+    """`logprobs` of two parts of an answer as those of both."""
     if first is None or more is None:
         return first or more
     return {name: value + more[name] if isinstance(value, list) else value for name, value in first.items()}

@@ -15,6 +15,27 @@ EXTENSIONS = {
     "prompt_token_ids",
     "prompt_logprobs",
 }
+MODEL_EXTENSIONS = {"root", "parent", "max_model_len"}
+
+
+def foreseen(completion: dict[str, Any]) -> dict[str, Any]:
+    """A completion, or a chunk of one, for OpenAI's model of it, which does not foresee what OpenAI itself sends.
+
+    That is: no finish_reason yet, and null as the log probability of a prompt's first token.
+    """
+    return {**completion, "choices": [_foreseen_choice(choice) for choice in completion["choices"]]}
+
+
+def _foreseen_choice(choice: dict[str, Any]) -> dict[str, Any]:
+    logprobs = choice["logprobs"]
+    if logprobs is not None and logprobs["token_logprobs"][:1] == [None]:
+        tops = logprobs["top_logprobs"]
+        logprobs = {
+            **logprobs,
+            "token_logprobs": [0.0, *logprobs["token_logprobs"][1:]],
+            "top_logprobs": tops and [{}, *tops[1:]],
+        }
+    return {**choice, "logprobs": logprobs, "finish_reason": choice["finish_reason"] or "stop"}
 
 
 def extras(model: type[BaseModel], value: dict[str, Any]) -> set[str]:

@@ -9,15 +9,14 @@ import msgspec
 
 from millstream.entry.deadline import deadline_of
 from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.fields import Json
 from millstream.entry.native import abort as native_abort
-from millstream.entry.native.generate import NativeCall, understand
+from millstream.entry.native.generate import NativeCall, read_call
 from millstream.entry.native.info import describe_live
 from millstream.entry.native.protocol import ABORT, GENERATE
 from millstream.entry.release import release_after
 from millstream.entry.service import Service
 from millstream.errors import EngineDeadError, EngineError, MillstreamError, OverloadError, RequestError
-
-Json = dict[str, Any]
 
 
 async def generate_whole(service: Service, body: Json) -> Any:
@@ -27,7 +26,7 @@ async def generate_whole(service: Service, body: Json) -> Any:
         MillstreamError: it failed.
     """
     try:
-        call = await _understand(service, body)
+        call = await _read_call(service, body)
         generation = await service.manager.generate_request(call.rid, call.requests, call.origin)
         with release_after(service.manager, generation):
             answer = await call.answer(service, generation)
@@ -44,7 +43,7 @@ async def generate_stream(service: Service, body: Json) -> AsyncIterator[Json]:
         MillstreamError: it failed.
     """
     try:
-        call = await _understand(service, body)
+        call = await _read_call(service, body)
         generation = await service.manager.generate_request(call.rid, call.requests, call.origin)
         with release_after(service.manager, generation):
             form = call.stream(service, generation)
@@ -101,9 +100,7 @@ def error_of(failure: Failure) -> MillstreamError:
     return error
 
 
-async def _understand(service: Service, body: Json) -> NativeCall:
+async def _read_call(service: Service, body: Json) -> NativeCall:
     received = service.clock()
     request = GENERATE.parse(body)
-    return await understand(
-        service, request, deadline_of(request.timeout, service.config.request_timeout_s, received), received
-    )
+    return await read_call(service, request, deadline_of(request.timeout, service.config.request_timeout_s, received), received)

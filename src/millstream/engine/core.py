@@ -20,7 +20,8 @@ from millstream.checkpoint.locate import SCRIPTED_NAMES, configured_source
 from millstream.config import ServerConfig
 from millstream.detokenizer.detokenizer_manager import DetokenizerManager
 from millstream.engine.channels import Inbox, LoopChannel
-from millstream.entry.service import Service, text_of
+from millstream.entry.due_ends import END_GRACE_S
+from millstream.entry.service import Service, prepare_text
 from millstream.errors import EngineDeadError
 from millstream.execution.interface import Executor
 from millstream.execution.registry import load_executor
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-DRAIN_S = 5.0  # what requests get to end in once they are aborted
+DRAIN_S = 2 * END_GRACE_S  # what aborted requests get to end in: an end that does not come in half of that is made here
 
 
 class Core:
@@ -51,7 +52,7 @@ class Core:
         names = config.served_model_name or (SCRIPTED_NAMES if source is None else source.names)
         config = dataclasses.replace(config, served_model_name=names)
         tokenizer = load_configured_tokenizer(config, source)
-        text = text_of(config, tokenizer)
+        text = prepare_text(config, tokenizer)
         self._executor = executor or load_executor(config, source)
         self.info = engine_info(config, self._executor, tokenizer)
         self._is_closed = False

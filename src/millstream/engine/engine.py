@@ -17,8 +17,9 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar, overload
 import msgspec
 
 from millstream.config import EMBEDDED_MODEL, HttpOptions, KeyOptions, ServerConfig
-from millstream.engine.calls import Json, abort, generate_stream, generate_whole, live_facts
+from millstream.engine.calls import abort, generate_stream, generate_whole, live_facts
 from millstream.engine.core import Core
+from millstream.entry.fields import Json
 from millstream.errors import EngineDeadError, StartupError
 from millstream.execution.interface import Executor
 

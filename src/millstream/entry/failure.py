@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from millstream.errors import EngineDeadError, EngineError, InvariantError, MillstreamError
-from millstream.messages import Abort, Rejection
+from millstream.messages import Abort, FinishReason, Rejection
 from millstream.messages.finish import AbortCause, EndCause
 
 MAX_MESSAGE_CHARS = 1000  # messages and names quote what the client sent, which may be megabytes
@@ -65,6 +65,16 @@ def failure_of_rejection(rejection: Rejection) -> Failure:
     return Failure(
         rejection.status, rejection.message, rejection.type, rejection.param, rejection.code, rejection.retry_after_s
     )
+
+
+def failure_of_end(finish: FinishReason) -> Failure | None:
+    """The failure behind the end of a request, where it is one."""
+    return failure_of_abort(finish) if isinstance(finish, Abort) else None
+
+
+def failure_of_unasked_end(finish: FinishReason) -> Failure | None:
+    """The same for an API that has an answer for a request that a client aborted."""
+    return failure_of_abort(finish) if isinstance(finish, Abort) and finish.cause != "aborted" else None
 
 
 def failure_of_abort(abort: Abort) -> Failure:

@@ -7,6 +7,7 @@ refused by name. Null equals absent for all of them, and a name on no list is re
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +17,9 @@ from millstream.errors import RequestError
 
 T = TypeVar("T", bound=msgspec.Struct)
 V = TypeVar("V")
+Json = dict[str, Any]  # a JSON object
+
+UNUSED: tuple[Any, ...] = (None, [], {}, "")  # clients send earlier answers back whole, with every field they did not use
 
 _PATH = re.compile(r"^(?P<text>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _LIMIT = re.compile(r"^Expected `(?P<type>\w+)`(?P<length> of length)? (?P<sign>[<>]=?) (?P<limit>\S+)$")
@@ -59,6 +63,15 @@ class FieldRules(Generic[T]):
         """Whether a field of the request asks for what only admins may do."""
         return any(getattr(request, name) for name in self.for_admins)
 
+    def check_names(self, value: dict[str, Any], where: str) -> None:
+        """Check the names in an object at the path `where`, of whose values somebody else takes care.
+
+        Raises:
+            RequestError: one is not known, and has a value.
+        """
+        known = (*self.honoured.__struct_fields__, *self.without_effect)
+        check_names(value, known, where)
+
     def parse(self, body: dict[str, Any]) -> T:
         """Turn a decoded body into the struct.
 
@@ -77,8 +90,47 @@ class FieldRules(Generic[T]):
                 shown = name[:100]  # a client's word, of any length
                 raise RequestError(f"Unrecognized request argument: `{shown}`.", param=shown, code="unknown_parameter")
             elif not any(value == neutral and type(value) is type(neutral) for neutral in rule.neutral):
-                raise RequestError(f"`{name}` is refused: {rule.why}.", param=name, code="unsupported_parameter")
+                raise refusal(name, rule.why)
         return _converted(known, self.honoured)
+
+
+def check_names(value: dict[str, Any], known: Collection[str], where: str) -> None:
+    """Check that an object at the path `where` has values under the names in `known` only.
+
+    Raises:
+        RequestError: it has another.
+    """
+    for name, member in value.items():
+        if name not in known and member not in UNUSED:
+            path = f"{where}.{name[:100]}"  # a client's word, of any length
+            raise RequestError(
+                f"Unrecognized or unsupported field `{name[:100]}` in {where}.", param=path, code="unknown_parameter"
+            )
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Check that the field `name` is from `low` to `high`, for what its type does not say.
+
+    Raises:
+        RequestError: it is not.
+    """
+    if not low <= value <= high:  # NaN fails it
+        raise RequestError(f"{name} is {value}; it must be from {low} to {high}.", param=name)
+
+
+def check_count(name: str, count: int, most: int, things: str = "items") -> None:
+    """Check that the field `name` has at most so many `things`.
+
+    Raises:
+        RequestError: it has more.
+    """
+    if count > most:
+        raise RequestError(f"{name} has {count} {things}; at most {most} are allowed.", param=name)
+
+
+def refusal(name: str, why: str) -> RequestError:
+    """The error for a field that asks for what this server does not do."""
+    return RequestError(f"`{name}` is refused: {why}.", param=name, code="unsupported_parameter")
 
 
 def _converted(value: Any, form: type[V], name: str = "") -> V:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from millstream.entry.tokenize import EMBEDS_NAMESPACE, PromptEncoder
+from millstream.entry.prompt_encoder import PromptEncoder
+from millstream.entry.tokenize import EMBEDS_NAMESPACE
 from millstream.errors import ContextLengthExceeded, RequestError
 from millstream.messages import EngineInfo
 

@@ -23,6 +23,7 @@ from millstream.messages.sampling import (
     Range,
 )
 
+MAX_CHOICES = 128  # n, and n times the number of prompts
 MAX_RID_CHARS = 128
 MAX_SALT_CHARS = 8192  # it stays with the cached prefix
 

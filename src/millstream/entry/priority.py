@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.entry.fields import refusal
 from millstream.errors import RequestError
 
 LEAST, MOST = -(2**63), 2**63 - 1
@@ -14,10 +15,6 @@ def check_priority(priority: int, *, is_enabled: bool) -> None:
         RequestError: the server has no priorities, or it has more than 64 bits.
     """
     if priority and not is_enabled:
-        raise RequestError(
-            "`priority` is refused: the server runs without `--enable-priority-scheduling`.",
-            param="priority",
-            code="unsupported_parameter",
-        )
+        raise refusal("priority", "the server runs without `--enable-priority-scheduling`")
     if not LEAST <= priority <= MOST:
         raise RequestError(f"priority is {priority}; it must be an integer of 64 bits.", param="priority")

@@ -21,7 +21,7 @@ from millstream.entry.failure import failure_of_cause, failure_of_death
 from millstream.entry.http.app import App
 from millstream.entry.http.server import EntryServer, raise_descriptor_limit
 from millstream.entry.openai.responses.lookup import answer_worker
-from millstream.entry.service import LoadedText, Service, text_of
+from millstream.entry.service import LoadedText, Service, prepare_text
 from millstream.errors import StartupError
 from millstream.ipc.address import socket_address
 from millstream.ipc.channel import PullChannel, PushChannel, SenderGone
@@ -58,7 +58,7 @@ def load_text(config: ServerConfig) -> LoadedText:
     Raises:
         StartupError: one of them cannot be used.
     """
-    return text_of(config, load_configured_tokenizer(config, configured_source(config)))
+    return prepare_text(config, load_configured_tokenizer(config, configured_source(config)))
 
 
 class _Process:

@@ -28,7 +28,7 @@ from millstream.messages import (
     WorkerReport,
     WorkerReq,
 )
-from millstream.messages.workers import ResponseDeed
+from millstream.messages.workers import ResponseAction
 
 ANSWER_TIMEOUT_S = 5.0
 WORKER_TIMEOUT_S = 2.0
@@ -82,13 +82,13 @@ class Questions:
         reply: WorkerReply = await self._ask(to_worker, partial(WorkerReq, entry=self._entry, ledger=ledger), WORKER_TIMEOUT_S)
         return reply.report
 
-    async def response(self, to_worker: Sender, response_id: str, owner: str, deed: ResponseDeed) -> ResponseRecord | None:
+    async def response(self, to_worker: Sender, response_id: str, owner: str, action: ResponseAction) -> ResponseRecord | None:
         """Have another entry worker do something with a response that it keeps; returns the response, if it has it.
 
         Raises:
             EngineDeadError: it does not answer.
         """
-        ask = partial(ResponseReq, entry=self._entry, response_id=response_id, owner=owner, deed=deed)
+        ask = partial(ResponseReq, entry=self._entry, response_id=response_id, owner=owner, action=action)
         reply: ResponseReply = await self._ask(to_worker, ask, WORKER_TIMEOUT_S)
         return reply.record
 

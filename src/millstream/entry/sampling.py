@@ -26,7 +26,7 @@ from millstream.messages import SamplingParams
 from millstream.messages.grammar import GrammarSpec
 from millstream.text.regex import compile_patterns
 
-_SEEDS = 2**64
+SEEDS = 2**64
 
 
 class SamplingFields(Struct, kw_only=True):
@@ -54,16 +54,12 @@ class SamplingFields(Struct, kw_only=True):
     structural_tag: JsonSource | None = None
 
     def to_sampling(self, *, max_new_tokens: int | None, min_new_tokens: int, choice: int = 0) -> SamplingParams:
-        """The parameters of choice number `choice`: a given seed counts up, so that choices differ and can be repeated.
+        """The parameters of choice number `choice`.
 
         Raises:
             RequestError: the seed has more than 64 bits, a stop regex cannot be used, or there are two grammars.
         """
-        seed = self.seed
-        if seed is not None:
-            if not -(2**63) <= seed < _SEEDS:
-                raise RequestError(f"seed is {seed}; it must be an integer of 64 bits.", param="seed")
-            seed = (seed + choice) % _SEEDS
+        check_seed("seed", self.seed)
         stop_regex = (self.stop_regex,) if isinstance(self.stop_regex, str) else tuple(self.stop_regex)
         compile_patterns(stop_regex)
         return SamplingParams(
@@ -77,7 +73,7 @@ class SamplingFields(Struct, kw_only=True):
             frequency_penalty=self.frequency_penalty,
             repetition_penalty=self.repetition_penalty,
             logit_bias=self.logit_bias,
-            seed=seed,
+            seed=seed_of_choice(self.seed, choice),
             stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
             stop_regex=stop_regex,
             stop_token_ids=tuple(self.stop_token_ids),
@@ -96,6 +92,21 @@ class SamplingFields(Struct, kw_only=True):
             spec_of("ebnf", self.ebnf, "ebnf"),
             spec_of("structural_tag", self.structural_tag, "structural_tag"),
         ]
+
+
+def check_seed(name: str, seed: int | None) -> None:
+    """Check the seed in the field `name`; None: there is none.
+
+    Raises:
+        RequestError: it has more than 64 bits.
+    """
+    if seed is not None and not -(2**63) <= seed < SEEDS:
+        raise RequestError(f"{name} is {seed}; it must be an integer of 64 bits.", param=name)
+
+
+def seed_of_choice(seed: int | None, choice: int) -> int | None:
+    """The seed of choice number `choice`: a given one counts up, so that choices differ and can be repeated."""
+    return None if seed is None else (seed + choice) % SEEDS
 
 
 def cache_namespace(cache_salt: str, extra_key: str) -> str:

@@ -35,7 +35,7 @@ class LoadedText:
     names: tuple[str, ...]
 
 
-def text_of(config: ServerConfig, tokenizer: Tokenizer) -> LoadedText:
+def prepare_text(config: ServerConfig, tokenizer: Tokenizer) -> LoadedText:
     """What the entry needs beside `tokenizer`: its templates, compiled, and the names in `config`, which must be filled in.
 
     Raises:
@@ -181,14 +181,14 @@ class Service:
         return self._manager
 
     @property
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Requests that may run and wait at a time: a call of more can never be admitted.
 
         Raises:
             EngineDeadError: not known yet.
         """
-        places = self.manager.engine.max_running_requests + self.config.max_queued_requests
-        return min(places, self.config.live_limit)
+        capacity = self.manager.engine.max_running_requests + self.config.max_queued_requests
+        return min(capacity, self.config.live_limit)
 
     @property
     def retry_after_s(self) -> int:

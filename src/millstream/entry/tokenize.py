@@ -1,185 +1,115 @@
-"""GenerateReqInput -> TokenizedGenerateReqInput: text becomes ids, limits are checked, nothing is left open.
+"""CallTokenizer: GenerateReqInput -> TokenizedGenerateReqInput. Text becomes ids, limits are checked, nothing is left open.
 
-Called by the TokenizerManager. Long texts are encoded in worker threads, so the event loop goes on serving; a job whose client
-has left stops at its next step.
+Called by the TokenizerManager for each call, between registering its requests and sending them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
-from millstream.entry.generation import Origin
+from millstream.entry.failure import RequestFailed
+from millstream.entry.fields import refusal
+from millstream.entry.generation import Generation, Origin
+from millstream.entry.prompt_encoder import PromptEncoder, is_quick
+from millstream.entry.state import ReqState
 from millstream.errors import ContextLengthExceeded, InvariantError, RequestError
+from millstream.grammar.checker import GrammarChecker
 from millstream.messages import EngineInfo, GenerateReqInput, TokenizedGenerateReqInput
-from millstream.messages.details import LogprobParams
+from millstream.messages.details import LogprobParams, verify_prompt_values
 from millstream.messages.grammar import GrammarSpec
 from millstream.messages.sampling import verify_token_ids
-from millstream.observe.ledger import Account, Ledger
-from millstream.text.tokenizer import Tokenizer
 
-INLINE_CHARS = 2000  # below this, encoding is cheaper than going to a thread
-ITEM_CHARS = 100  # what one more item of a list costs, whatever its length
-WORKERS = 4
-LARGE_CHARS = 256 * 1024  # jobs above this share one worker, so that they cannot keep the others from working
-SLICE_CHARS = 64 * 1024
-# No tokenizer has a token of more characters than this that occurs in ordinary text. A prompt that would need longer ones
-# to fit the context is refused before anything is spent on it.
-MAX_CHARS_PER_TOKEN = 256
 EMBEDS_NAMESPACE = "embeds:"  # how the namespace of a prompt of embeddings begins, and of no other
 
-T = TypeVar("T")
 
+class CallTokenizer:
+    """Tokenises the calls of entry worker `entry`. `num_ids` is the size of the tokenizer's own vocabulary."""
 
-def is_quick(size: int) -> bool:
-    """Whether work on `size` characters is done before anything else could happen."""
-    return size <= INLINE_CHARS
-
-
-class PromptEncoder:
-    """Text to ids, off the event loop where the text is long. What is in a thread stands in the ledger until it ends."""
-
-    def __init__(self, tokenizer: Tokenizer, context_length: int, ledger: Ledger | None = None) -> None:
-        self._tokenizer = tokenizer
-        self._ledger = ledger or Ledger("entry")
-        self._context_length = context_length
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tokenize")
-        self._large_worker = ThreadPoolExecutor(1, thread_name_prefix="tokenize-large")
-
-    async def off_loop(self, size: int, work: Callable[[], T], *, rid: str = "") -> T:
-        """Run `work`, in a thread where `size` characters are many; `rid` names the request it is for, if there is one."""
-        if is_quick(size):
-            return work()
-        job = (self._large_worker if size > LARGE_CHARS else self._workers).submit(work)
-        account = self._ledger.open(rid)
-        account.acquire("encoding", size)
-        loop = asyncio.get_running_loop()
-
-        def note_end(_: Future[T]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-                loop.call_soon_threadsafe(_end_job, account)
-
-        # the end of the job and not of the wait: a client that leaves ends only the wait
-        job.add_done_callback(note_end)
-        return await asyncio.wrap_future(job)
-
-    async def encode(
+    def __init__(
         self,
-        text: str,
+        prompts: PromptEncoder,
+        grammars: GrammarChecker,
+        engine: EngineInfo,
         *,
-        add_special_tokens: bool,
-        param: str,
-        rid: str = "",
-        encode: Callable[[str], list[int]] | None = None,
-    ) -> list[int]:
-        """Encode a prompt, with `encode` if given. A large one that is far beyond the context is not encoded to its end.
+        num_ids: int,
+        entry: int,
+        clock: Callable[[], float],
+        new_seed: Callable[[], int],
+    ) -> None:
+        self._prompts = prompts
+        self._grammars = grammars
+        self._engine = engine
+        self._num_ids = num_ids
+        self._entry = entry
+        self._clock = clock
+        self._new_seed = new_seed
+
+    async def tokenize(self, generation: Generation) -> list[TokenizedGenerateReqInput]:
+        """Give every request of a call its ids and its final form. All are checked before the caller sends one.
 
         Raises:
-            ContextLengthExceeded: it cannot fit.
+            RequestError: one is wrong.
+            RequestFailed: one was ended meanwhile.
         """
-        self.check_size(len(text), param)
-        gone = threading.Event()
+        await self._find_ids(generation)
+        verify_prompt_values(
+            sum(state.obj.logprobs.num_prompt_values(len(state.input_ids)) for state in generation.states if state.obj.logprobs)
+        )
+        await self._check_grammars(generation)
+        for state in generation.states:
+            if state.failure is not None:  # ended while it was being tokenised
+                raise RequestFailed(state.failure)
+            if state.obj.sampling.seed is None:
+                state.obj.sampling = msgspec.structs.replace(state.obj.sampling, seed=self._new_seed())
+        call = generation.rid if len(generation.states) > 1 else ""
+        return [self._finalize(state, generation.origin, call) for state in generation.states]
 
-        def work() -> list[int]:
-            if len(text) > LARGE_CHARS:
-                self._check_large(text, param, gone)
-            if encode is not None:
-                return encode(text)
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    async def _find_ids(self, generation: Generation) -> None:
+        """Encode and check every prompt. Equal texts are encoded once."""
+        known: dict[tuple[str, bool], list[int]] = {}
+        num_chars = 0
+        for state in generation.states:
+            obj = state.obj
+            param = generation.origin.prompt_name(state.index)
+            if obj.text is not None:
+                key = (obj.text, obj.add_special_tokens)
+                if key not in known:
+                    num_chars += len(obj.text)
+                    if known and not is_quick(num_chars):  # many short texts are as good as a long one
+                        num_chars = await asyncio.sleep(0, len(obj.text))
+                        generation.check_failures()
+                    encode = partial(
+                        self._prompts.encode, obj.text, add_special_tokens=obj.add_special_tokens, param=param, rid=state.rid
+                    )
+                    known[key] = await (encode() if is_quick(len(obj.text)) else generation.unless_ended(encode))
+                state.input_ids = known[key]
+            is_ours = obj.text is not None and self._num_ids <= self._engine.vocab_size
+            check_prompt(state.input_ids, self._engine, param, is_ours=is_ours, is_prompt_only=obj.is_prompt_only)
+            obj.timing.tokenized = self._clock()
 
-        try:
-            return await self.off_loop(len(text), work, rid=rid)
-        finally:
-            gone.set()
+    async def _check_grammars(self, generation: Generation) -> None:
+        """Have the grammars of a call checked: none is dispatched before."""
+        for state in generation.states:
+            spec = state.obj.sampling.grammar
+            if spec is not None:
+                checked = await generation.unless_ended(partial(self._grammars.check, spec))
+                state.obj.sampling = msgspec.structs.replace(state.obj.sampling, grammar=checked)
 
-    async def encode_all(self, texts: Sequence[str | list[int]], *, add_special_tokens: bool) -> list[list[int]]:
-        """Encode texts that are no prompts and may be longer than the context; the caller has bounded them. Ids stay as they
-        are."""
-        gone = threading.Event()
-
-        def work() -> list[list[int]]:
-            encoded = []
-            for text in texts:
-                _check_wanted(gone)
-                if isinstance(text, str):
-                    encoded.append(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
-                else:
-                    encoded.append(text)
-            return encoded
-
-        try:
-            return await self.off_loop(sum(map(len, texts)) + ITEM_CHARS * (len(texts) - 1), work)
-        finally:
-            gone.set()
-
-    def check_size(self, size: int, param: str) -> None:
-        """Refuse a prompt of `size` characters that cannot fit the context.
-
-        Raises:
-            ContextLengthExceeded: it cannot.
-        """
-        if size > self._context_length * MAX_CHARS_PER_TOKEN:
-            raise ContextLengthExceeded(
-                f"This model's maximum context length is {self._context_length} tokens; "
-                f"a prompt of {size} characters cannot fit.",
-                param=param,
-            )
-
-    def _check_large(self, text: str, param: str, gone: threading.Event) -> None:
-        """Refuse a text that is clearly beyond the context, at a cost that does not grow with it.
-
-        Ids of slices are counted and thrown away. A cut changes the count by a few ids and there are few cuts, so twice the
-        context is far on the safe side; what may fit is encoded as a whole, and only that counts. Vocabularies without bytes
-        may have a single id for a word of any length, and parts of it may have many: there, words are counted.
-        """
-        count = 0
-        has_bytes = self._tokenizer.has_byte_table
-        for part in slices(text):
-            _check_wanted(gone)
-            count += len(self._tokenizer.encode(part, add_special_tokens=False) if has_bytes else part.split())
-            if count > 2 * self._context_length:
-                raise ContextLengthExceeded(
-                    f"This model's maximum context length is {self._context_length} tokens; the prompt has more than {count}.",
-                    param=param,
-                )
-        _check_wanted(gone)
-
-    def close(self) -> None:
-        """Stop the workers; what they are doing is abandoned."""
-        for worker in (self._workers, self._large_worker):
-            worker.shutdown(wait=False, cancel_futures=True)
-
-
-def _end_job(account: Account) -> None:
-    account.release("encoding", "done")
-    account.settle("done")
-
-
-class _Abandoned(Exception):
-    """Nobody waits for the result of this job any more."""
-
-
-def _check_wanted(gone: threading.Event) -> None:
-    if gone.is_set():
-        raise _Abandoned
-
-
-def slices(text: str) -> Iterator[str]:
-    """Cut `text` into parts of at most `SLICE_CHARS` characters, before a space or a line break where there is one."""
-    start = 0
-    while start < len(text):
-        end = start + SLICE_CHARS
-        if end < len(text):
-            cut = max(text.rfind(" ", start + 1, end), text.rfind("\n", start + 1, end))
-            end = cut if cut > 0 else end
-        yield text[start:end]
-        start = end
+    def _finalize(self, state: ReqState, origin: Origin, call: str) -> TokenizedGenerateReqInput:
+        return finalize(
+            state.obj,
+            state.input_ids,
+            self._engine,
+            origin,
+            index=state.index,
+            slot=state.slot,
+            entry=self._entry,
+            call=call,
+        )
 
 
 def check_prompt(
@@ -203,18 +133,23 @@ def check_prompt(
         verify_token_ids(param, input_ids, engine.vocab_size)  # slower: it finds the one to name
 
 
+def check_has_logprobs(engine: EngineInfo, param: str) -> None:
+    """Check that the executor can do what `param` asks for.
+
+    Raises:
+        RequestError: it gives no log probabilities.
+    """
+    if not engine.has_logprobs:
+        raise refusal(param, f"the executor `{engine.executor}` gives no log probabilities")
+
+
 def check_logprobs(params: LogprobParams, engine: EngineInfo) -> None:
     """Check what a request wants to be told, as far as its prompt has no part in it.
 
     Raises:
         RequestError: the executor tells no log probabilities, or a value is out of range.
     """
-    if not engine.has_logprobs:
-        raise RequestError(
-            f"logprobs are asked for; the executor `{engine.executor}` has none.",
-            param="logprobs",
-            code="unsupported_parameter",
-        )
+    check_has_logprobs(engine, "logprobs")
     params.verify(engine.vocab_size)
 
 
@@ -225,11 +160,7 @@ def check_grammar(spec: GrammarSpec, engine: EngineInfo) -> None:
         RequestError: it cannot.
     """
     if not engine.has_grammars:
-        raise RequestError(
-            f"`{spec.param}` asks for a grammar; the executor `{engine.executor}` or this model's tokenizer allows none.",
-            param=spec.param,
-            code="unsupported_parameter",
-        )
+        raise refusal(spec.param, f"the executor `{engine.executor}` or this model's tokenizer allows no grammars")
 
 
 def finalize(

@@ -6,27 +6,24 @@ with what the scheduler and the detokenizer send. Everything runs on one event l
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
-
-import msgspec
 
 from millstream.config import ServerConfig
 from millstream.entry.deadline import before
 from millstream.entry.due_ends import END_GRACE_S
 from millstream.entry.endings import Endings, end_for
-from millstream.entry.failure import Failure, RequestFailed, failure_of_rejection
+from millstream.entry.failure import Failure, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.pauses import Pauses
+from millstream.entry.prompt_encoder import PromptEncoder
 from millstream.entry.questions import Questions
 from millstream.entry.registry import Live, Registry
 from millstream.entry.state import Phase, ReqState
-from millstream.entry.tokenize import PromptEncoder, check_grammar, check_logprobs, check_prompt, finalize, is_quick
+from millstream.entry.tokenize import CallTokenizer, check_grammar, check_logprobs
 from millstream.grammar.checker import GrammarChecker
 from millstream.grammar.vocabulary import vocabulary_of
 from millstream.ipc.channel import Sender
@@ -46,11 +43,9 @@ from millstream.messages import (
     TextColumns,
     TextRow,
     ToEntry,
-    TokenizedGenerateReqInput,
     WorkerReply,
     WorkerReport,
 )
-from millstream.messages.details import verify_prompt_values
 from millstream.messages.finish import AbortCause
 from millstream.observe.ledger import Ledger
 from millstream.text.tokenizer import Tokenizer
@@ -90,7 +85,9 @@ class TokenizerManager:
         self._pauses = Pauses(to_scheduler=to_scheduler, max_unsent_bytes=max_unsent_bytes)
         self._entry = entry  # the number of this worker
         self._clock = clock
-        self._new_seed = new_seed
+        self._call_tokenizer = CallTokenizer(
+            self.prompts, self.grammars, engine, num_ids=tokenizer.vocab_size, entry=entry, clock=clock, new_seed=new_seed
+        )
         self._handlers: dict[type, Callable[[Any], None]] = {
             BatchStrOutput: self._take_texts,
             AdmissionOutput: self._take_verdicts,
@@ -120,7 +117,7 @@ class TokenizerManager:
         generation = self.registry.register(rid, requests, origin)
         try:
             first = generation.states[0].obj
-            ready = await before(first.deadline, first.timing.received, self._clock, self._tokenize(generation))
+            ready = await before(first.deadline, first.timing.received, self._clock, self._call_tokenizer.tokenize(generation))
             for state, tokenized in zip(generation.states, ready, strict=True):
                 self._to_scheduler.send(tokenized)
                 state.move(Phase.DISPATCHED)  # after the send: it says that the scheduler may hold something
@@ -203,60 +200,6 @@ class TokenizerManager:
         for state, generation in requests:
             self.endings.abort(state, generation, cause)
         return [state.rid for state, _ in requests]
-
-    async def _tokenize(self, generation: Generation) -> list[TokenizedGenerateReqInput]:
-        """Give every request its ids and its final form, all checked before one is sent. Equal texts are encoded once."""
-        known: dict[tuple[str, bool], list[int]] = {}
-        num_chars = 0
-        for state in generation.states:
-            obj = state.obj
-            param = generation.origin.prompt_name(state.index)
-            if obj.text is not None:
-                key = (obj.text, obj.add_special_tokens)
-                if key not in known:
-                    num_chars += len(obj.text)
-                    if known and not is_quick(num_chars):  # many short texts are as good as a long one
-                        num_chars = await asyncio.sleep(0, len(obj.text))
-                        generation.check_failures()
-                    encode = partial(
-                        self.prompts.encode, obj.text, add_special_tokens=obj.add_special_tokens, param=param, rid=state.rid
-                    )
-                    known[key] = await (encode() if is_quick(len(obj.text)) else generation.unless_ended(encode))
-                state.input_ids = known[key]
-            is_ours = obj.text is not None and self.tokenizer.vocab_size <= self.engine.vocab_size
-            check_prompt(state.input_ids, self.engine, param, is_ours=is_ours, is_prompt_only=obj.is_prompt_only)
-            obj.timing.tokenized = self._clock()
-        verify_prompt_values(
-            sum(state.obj.logprobs.num_prompt_values(len(state.input_ids)) for state in generation.states if state.obj.logprobs)
-        )
-        await self._check_grammars(generation)
-        for state in generation.states:
-            if state.failure is not None:  # ended while it was being tokenised
-                raise RequestFailed(state.failure)
-            if state.obj.sampling.seed is None:
-                state.obj.sampling = msgspec.structs.replace(state.obj.sampling, seed=self._new_seed())
-        call = generation.rid if len(generation.states) > 1 else ""
-        return [
-            finalize(
-                state.obj,
-                state.input_ids,
-                self.engine,
-                generation.origin,
-                index=state.index,
-                slot=state.slot,
-                entry=self._entry,
-                call=call,
-            )
-            for state in generation.states
-        ]
-
-    async def _check_grammars(self, generation: Generation) -> None:
-        """Have the grammars of a call checked: none is dispatched before."""
-        for state in generation.states:
-            spec = state.obj.sampling.grammar
-            if spec is not None:
-                checked = await generation.unless_ended(partial(self.grammars.check, spec))
-                state.obj.sampling = msgspec.structs.replace(state.obj.sampling, grammar=checked)
 
     def _take_verdicts(self, verdicts: AdmissionOutput) -> None:
         self.retry_after_s = verdicts.retry_after_s

@@ -1,6 +1,6 @@
 """Log probabilities of tokens, from logits, in numpy; and which positions of a step have any. Called by executors.
 
-Pure. What a position is told depends on its own logits and on what its request asks for, and on nothing else. Logits are
+Pure. The values of a position depend on its own logits and on what its request asks for, and on nothing else. Logits are
 float32; the sum of their exponentials and every value that comes of it are float64, so that the sum's error stays far below
 what a float32 logit can tell apart.
 """
@@ -65,7 +65,7 @@ def log_sum_exp(logits: Floats) -> float:
     return float(peak + np.log(values.sum()))
 
 
-def tell(logits: Floats, token_ids: Sequence[int], params: LogprobParams) -> Logprobs:
+def compute_logprobs(logits: Floats, token_ids: Sequence[int], params: LogprobParams) -> Logprobs:
     """The log probabilities that a request asks for at positions with logits `[n, vocab]`, where `token_ids` stand.
 
     They are finite where the logits are: an infinite one gives an infinite value or NaN, which `is_finite` finds.
@@ -88,8 +88,8 @@ def is_finite(table: Logprobs) -> bool:
     return all(map(math.isfinite, chain(table.chosen, *table.top, *table.asked)))
 
 
-def note_prompt(output: ForwardOutput, index: int, table: Logprobs) -> bool:
-    """Put what was told about the prompt of row `index` into `output`; False, and the row fails, where it is not finite."""
+def add_prompt_logprobs(output: ForwardOutput, index: int, table: Logprobs) -> bool:
+    """Put the values of the prompt of row `index` into `output`; False, and the row fails, where it is not finite."""
     if is_finite(table):
         output.prompt_logprobs[index] = table
         return True

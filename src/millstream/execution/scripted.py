@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from millstream.config import ServerConfig
 from millstream.errors import EngineError, MillstreamError, StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
-from millstream.execution.logprobs import prompt_positions, prompt_tokens, tell
+from millstream.execution.logprobs import compute_logprobs, prompt_positions, prompt_tokens
 from millstream.execution.scripted_rules import Fault, Script, ScriptBook, read_rules
 from millstream.execution.verify import num_agreeing
 from millstream.messages.details import LogprobParams, Logprobs, no_logprobs
@@ -30,7 +30,7 @@ from millstream.text.tokenizer import Tokenizer, load_scripted_tokenizer, script
 
 DEFAULT_CONTEXT_LENGTH = 131_072  # tokens
 DEFAULT_POOL_TOKENS = 2 * 1024 * 1024  # 1,024 streams of 1,024 tokens after prompts as long; a page is only an integer here
-TOLD_TOGETHER = 256  # positions whose logits are held at once
+ROWS_TOGETHER = 256  # positions whose logits are held at once
 MAX_WAIT_S = 0.010  # longest sleep while every row waits: an abort must be seen soon
 EXIT_STATUS = 70
 INLINE = "inline"
@@ -83,7 +83,7 @@ class ScriptedExecutor:
         output.hidden = {index: scripted_state(row) for index, row in enumerate(batch.rows) if row.gives_hidden}
         for index, row in enumerate(batch.rows):
             if row.logprobs is not None and index not in output.errors:
-                self._tell(row, index, output, row.logprobs)
+                self._add_logprobs(row, index, output, row.logprobs)
         if self._step_s:
             self._pace()
         return output
@@ -92,24 +92,24 @@ class ScriptedExecutor:
         """Forget all rows."""
         self._states.clear()
 
-    def _tell(self, row: ForwardRow, index: int, output: ForwardOutput, params: LogprobParams) -> None:
+    def _add_logprobs(self, row: ForwardRow, index: int, output: ForwardOutput, params: LogprobParams) -> None:
         """The log probabilities of a row's part: what the script says is expected, and of the prompt, ids that count up."""
         said = output.token_ids[index]
         if said:
-            output.logprobs[index] = self._told(said, said, params)
+            output.logprobs[index] = self._logprobs_of(said, said, params)
         if positions := prompt_positions(row):
             expected = [token_id + 1 for token_id in row.token_ids[positions.start - 1 : positions.stop - 1]]
-            output.prompt_logprobs[index] = self._told(prompt_tokens(row, positions), expected, params)
+            output.prompt_logprobs[index] = self._logprobs_of(prompt_tokens(row, positions), expected, params)
 
-    def _told(self, token_ids: Sequence[int], expected: Sequence[int], params: LogprobParams) -> Logprobs:
+    def _logprobs_of(self, token_ids: Sequence[int], expected: Sequence[int], params: LogprobParams) -> Logprobs:
         """Those of `token_ids` where `expected` are the most likely, and the others follow by id, round the vocabulary."""
-        told = no_logprobs()
+        table = no_logprobs()
         size = self.capabilities.vocab_size
-        for start in range(0, len(token_ids), TOLD_TOGETHER):
-            firsts = [-each % size for each in expected[start : start + TOLD_TOGETHER]]  # the rank of id 0
+        for start in range(0, len(token_ids), ROWS_TOGETHER):
+            firsts = [-each % size for each in expected[start : start + ROWS_TOGETHER]]  # the rank of id 0
             logits = np.stack([self._by_rank[first : first + size] for first in firsts])
-            told.extend(tell(logits, token_ids[start : start + TOLD_TOGETHER], params))
-        return told
+            table.extend(compute_logprobs(logits, token_ids[start : start + ROWS_TOGETHER], params))
+        return table
 
     def _builtin(self, batch: ForwardBatch) -> ForwardOutput:
         endless = self._endless

@@ -9,14 +9,14 @@ from msgspec import Struct
 from millstream.errors import RequestError
 from millstream.messages.sampling import verify_token_ids
 
-MAX_TOP_LOGPROBS = 128  # alternatives told at one position
-MAX_LOGPROB_TOKEN_IDS = 1024  # ids told at every position
-MAX_PROMPT_VALUES = 1 << 22  # numbers told about the prompts of one call: those of a prompt travel in one piece
-MAX_OUTPUT_VALUES = 1 << 24  # numbers told about the new tokens of one request: they are kept up to its end
+MAX_TOP_LOGPROBS = 128  # alternatives given at one position
+MAX_LOGPROB_TOKEN_IDS = 1024  # ids asked for at every position
+MAX_PROMPT_VALUES = 1 << 22  # numbers about the prompts of one call: those of a prompt travel in one piece
+MAX_OUTPUT_VALUES = 1 << 24  # numbers about the new tokens of one request: they are kept up to its end
 
 
 class LogprobParams(Struct, frozen=True, omit_defaults=True):
-    """Which log probabilities are told at each position, besides that of the token that stands there.
+    """Which log probabilities are given at each position, besides that of the token that stands there.
 
     They are natural logarithms under the model's own distribution: the softmax of its logits, before temperature, penalties,
     bias and filters.
@@ -24,7 +24,7 @@ class LogprobParams(Struct, frozen=True, omit_defaults=True):
 
     top: int = 0  # so many of the most likely
     token_ids: tuple[int, ...] = ()  # of these
-    prompt_start: int | None = None  # the first prompt position told; the very first token has none. None: no prompt position
+    prompt_start: int | None = None  # the first prompt position given; the very first token has none. None: no prompt position
 
     def verify(self, vocab_size: int) -> None:
         """Check all that can be checked without the prompt.
@@ -45,7 +45,7 @@ class LogprobParams(Struct, frozen=True, omit_defaults=True):
         """Check what depends on how many tokens there are or may be.
 
         Raises:
-            RequestError: `prompt_start` is not within the prompt, or too much would be told.
+            RequestError: `prompt_start` is not within the prompt, or it is too much.
         """
         if self.prompt_start is not None and not 0 <= self.prompt_start <= num_prompt_tokens:
             raise RequestError(
@@ -56,12 +56,12 @@ class LogprobParams(Struct, frozen=True, omit_defaults=True):
         num_values = max_new_tokens * self._values_a_token
         if num_values > MAX_OUTPUT_VALUES:
             raise RequestError(
-                f"logprobs of {max_new_tokens} new tokens would be {num_values} numbers; at most {MAX_OUTPUT_VALUES} are told.",
+                f"logprobs of {max_new_tokens} new tokens are {num_values} numbers; at most {MAX_OUTPUT_VALUES} are given.",
                 param="logprobs",
             )
 
     def num_prompt_values(self, num_prompt_tokens: int) -> int:
-        """How many numbers are told about a prompt."""
+        """How many numbers are given about a prompt."""
         if self.prompt_start is None:
             return 0
         return max(0, num_prompt_tokens - max(self.prompt_start, 1)) * self._values_a_token
@@ -79,7 +79,7 @@ def verify_prompt_values(count: int) -> None:
     """
     if count > MAX_PROMPT_VALUES:
         raise RequestError(
-            f"logprobs of the prompts would be {count} numbers; at most {MAX_PROMPT_VALUES} are told in one call.",
+            f"logprobs of the prompts would be {count} numbers; at most {MAX_PROMPT_VALUES} are given in one call.",
             param="logprobs",
         )
 

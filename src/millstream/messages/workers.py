@@ -37,7 +37,7 @@ class WorkerReply(Struct, frozen=True, tag="worker_reply", gc=False):
     report: WorkerReport
 
 
-ResponseDeed = Literal["read", "delete", "cancel"]
+ResponseAction = Literal["read", "delete", "cancel"]
 
 
 class ResponseReq(Struct, frozen=True, tag="response_req", gc=False):
@@ -49,7 +49,7 @@ class ResponseReq(Struct, frozen=True, tag="response_req", gc=False):
     entry: int  # the worker that asks
     response_id: str
     owner: str  # the digest of the client's API key, "" without keys: others' responses are not there
-    deed: ResponseDeed
+    action: ResponseAction
 
 
 class ResponseRecord(Struct, frozen=True, gc=False):

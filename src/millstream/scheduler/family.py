@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from millstream.errors import InvariantError
 from millstream.kv.pool import KVPool
 from millstream.messages.details import LogprobParams
+from millstream.scheduler.logprobs import PromptLogprobs
 from millstream.scheduler.state import Req
-from millstream.scheduler.telling import PromptTable
 
 
 class Family:
@@ -26,12 +26,12 @@ class Family:
         self.namespace = namespace  # of the prefix tree
         self.asked_namespace = asked_namespace  # by its requests: ids alone need not say what a prompt is
         self.members: dict[str, Req] = {}
-        self._tables: dict[LogprobParams, PromptTable] = {}
+        self._tables: dict[LogprobParams, PromptLogprobs] = {}
 
-    def share_telling(self, req: Req) -> None:
-        """Have what is told about the prompt be known to all members that ask for the same."""
-        if req.telling is not None and req.telling.prompt is not None:
-            req.telling.prompt = self._tables.setdefault(req.telling.params, req.telling.prompt)
+    def share_prompt_logprobs(self, req: Req) -> None:
+        """Let all members that ask for the same share one table of the prompt.s log probabilities."""
+        if req.logprobs is not None and req.logprobs.prompt is not None:
+            req.logprobs.prompt = self._tables.setdefault(req.logprobs.params, req.logprobs.prompt)
 
     def is_of(self, newcomer: Req) -> bool:
         """Whether a newcomer of the call has this prompt."""
@@ -63,7 +63,7 @@ class Families:
                 family = self._new(req)
                 families.append(family)
             family.members[req.rid] = req
-            family.share_telling(req)
+            family.share_prompt_logprobs(req)
             req.family = family
             req.namespace = family.namespace
         elif not self._share_prefixes:

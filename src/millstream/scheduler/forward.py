@@ -35,8 +35,8 @@ def run_step(executor: Executor, rows: list[ForwardRow]) -> ForwardOutput:
 def _run_alone(executor: Executor, row: ForwardRow, index: int, output: ForwardOutput) -> None:
     """Run one row; what comes of it takes its place in `output`."""
     output.errors.pop(index, None)
-    for told in (output.logprobs, output.prompt_logprobs, output.hidden):
-        told.pop(index, None)
+    for values in (output.logprobs, output.prompt_logprobs, output.hidden):
+        values.pop(index, None)
     try:
         alone = _run(executor, [row])
     except Exception as error:

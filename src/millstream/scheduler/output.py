@@ -71,7 +71,7 @@ class StepOutput:
         Raises:
             OverflowError: one of `new_ids` is no int32; nothing was added.
         """
-        details = None if req.telling is None else req.telling.next_row(len(new_ids))
+        details = None if req.logprobs is None else req.logprobs.next_row(len(new_ids))
         if finish is None and not held_back and details is None and req.connection is not None:
             self._add_to_columns(req, new_ids)
             return
@@ -180,8 +180,8 @@ def _from_start(req: Req, received: Received) -> ReplayedRequest:
     made = req.token_ids[req.num_prompt_tokens :]
     row = req.final_row or TokenRow(req.rid, made, req.usage, req.held_back)
     details = row.details
-    if req.telling is not None:
-        told = req.telling.all_rows()
-        details = told if details is None else msgspec.structs.replace(told, embedding=details.embedding)
+    if req.logprobs is not None:
+        rows = req.logprobs.all_rows()
+        details = rows if details is None else msgspec.structs.replace(rows, embedding=details.embedding)
     row = msgspec.structs.replace(row, token_ids=made, details=details)
     return ReplayedRequest(_options(req), row, received.num_tokens, received.num_chars)

@@ -140,8 +140,8 @@ class Placement:
             row.sample = end == len(req.token_ids) and not req.is_prompt_only
             row.banned_token_ids = req.end_rule.banned_token_ids(req.num_output_tokens) if row.sample else ()
             row.copies = ()
-            if req.telling is not None:
-                row.logprobs = req.telling.asked
+            if req.logprobs is not None:
+                row.logprobs = req.logprobs.next_params
         for (req, known), lease in zip(step.admit, leases, strict=True):
             if known.source is not None:
                 req.row.copies = ((known.source.row.pages[lease.num_shared], lease.pages[lease.num_shared]),)

@@ -350,8 +350,8 @@ class Scheduler:
             self._end_by_abort(req, "engine_error", error)
             return
         try:
-            if req.telling is not None:
-                req.telling.take(req.row, output, index)
+            if req.logprobs is not None:
+                req.logprobs.take(req.row, output, index)
             req.num_computed = item.end
             if not req.row.sample:
                 if req.is_prompt_only and item.end == req.num_prompt_tokens:

@@ -19,7 +19,7 @@ from millstream.messages import TokenizedGenerateReqInput, TokenRow, Usage
 from millstream.messages.finish import EndCause
 from millstream.observe.ledger import Account
 from millstream.scheduler.finish import EndRule
-from millstream.scheduler.telling import Telling
+from millstream.scheduler.logprobs import RequestLogprobs
 
 if TYPE_CHECKING:
     from millstream.scheduler.family import Family
@@ -78,7 +78,7 @@ class Req:
         "row",
         "sampling",
         "slot",
-        "telling",
+        "logprobs",
         "timing",
         "token_ids",
     )
@@ -116,7 +116,7 @@ class Req:
         self.final_row: TokenRow | None = None
         self.embedding: bytes | None = None  # float32, where it was asked for and once it is computed
         # the log probabilities it asks for, or None
-        self.telling = None if message.logprobs is None else Telling(message.logprobs, self.num_prompt_tokens)
+        self.logprobs = None if message.logprobs is None else RequestLogprobs(message.logprobs, self.num_prompt_tokens)
         self.row = ForwardRow(
             rid=self.rid,
             token_ids=self.token_ids,
@@ -148,7 +148,7 @@ class Req:
     def num_skippable(self) -> int:
         """Tokens that need not be computed where their KV is known: all before the first whose logits are needed."""
         num_tokens = len(self.token_ids) - 1
-        return num_tokens if self.telling is None else self.telling.num_skippable(num_tokens)
+        return num_tokens if self.logprobs is None else self.logprobs.num_skippable(num_tokens)
 
     @property
     def num_output_tokens(self) -> int:

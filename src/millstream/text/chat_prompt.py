@@ -12,6 +12,7 @@ from typing import Any
 from millstream.errors import RequestError
 from millstream.text.chat_template import ChatTemplate
 from millstream.text.control_text import ControlText
+from millstream.text.template_sources import DEFAULT, TOOL_USE
 from millstream.text.tokenizer import Tokenizer
 
 
@@ -26,8 +27,8 @@ class ChatPrompts:
 
     def __init__(self, tokenizer: Tokenizer, sources: dict[str, str], *, escape: bool = True) -> None:
         special = tokenizer.special_tokens
-        self._template = ChatTemplate(sources["default"], special)
-        self._tool_template = ChatTemplate(sources["tool_use"], special) if "tool_use" in sources else self._template
+        self._template = ChatTemplate(sources[DEFAULT], special)
+        self._tool_template = ChatTemplate(sources[TOOL_USE], special) if TOOL_USE in sources else self._template
         self._control: ControlText | None = None
         if escape:
             self._control = tokenizer.control_text(self._template.plain_text, self._template.looked_for)

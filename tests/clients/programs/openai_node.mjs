@@ -27,6 +27,25 @@ found.helper = { text: (await runner.finalChatCompletion()).choices[0].message.c
 const completion = await client.completions.create({ model, prompt: ["One", "Two"], max_tokens: 4, temperature: 0, n: 2, seed: 7 });
 found.completion = completion.choices.map((choice) => [choice.index, choice.finish_reason]);
 
+const asked = { model, input: messages, temperature: 0, max_output_tokens: 24 };
+const response = await client.responses.create(asked);
+const events = [];
+for await (const event of await client.responses.create({ ...asked, stream: true })) events.push(event);
+found.response = {
+  text: response.output_text, status: response.status, tokens: response.usage.output_tokens,
+  read: (await client.responses.retrieve(response.id)).output_text,
+  next: (await client.responses.create({ ...asked, input: "Go on.", previous_response_id: response.id })).usage.input_tokens,
+};
+found.responseStream = {
+  text: events.filter((event) => event.type === "response.output_text.delta").map((event) => event.delta).join(""),
+  last: events.at(-1).type,
+};
+
+const embedded = await client.embeddings.create({ model, input: ["sea", "sky"] }); // the client asks for base64
+const floats = await client.embeddings.create({ model, input: ["sea", "sky"], encoding_format: "float" });
+const gaps = embedded.data.flatMap((each, i) => each.embedding.map((value, j) => Math.abs(value - floats.data[i].embedding[j])));
+found.embeddings = { sizes: embedded.data.map((each) => each.embedding.length), gap: Math.max(...gaps) };
+
 async function failure(work) {
   try {
     await work();

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from millstream.entry.input_embeds import is_batch, parse_input_embeds
+from millstream.entry.prompt_encoder import INLINE_CHARS
 from millstream.entry.sampling import cache_namespace
-from millstream.entry.tokenize import INLINE_CHARS
 from millstream.errors import ContextLengthExceeded, InvariantError, RequestError
 from millstream.messages import AdmissionOutput, LedgerQuery, TokenizedGenerateReqInput
 from tests.support.asgi import run, until

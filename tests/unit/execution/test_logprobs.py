@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from millstream.execution.interface import ForwardOutput, ForwardRow
-from millstream.execution.logprobs import is_finite, note_prompt, prompt_positions, prompt_tokens, summarize, tell
+from millstream.execution.logprobs import (
+    add_prompt_logprobs,
+    compute_logprobs,
+    is_finite,
+    prompt_positions,
+    prompt_tokens,
+    summarize,
+)
 from millstream.execution.sampling import NOT_FINITE
 from millstream.messages.details import LogprobParams
 from millstream.messages.sampling import SamplingParams
@@ -41,7 +48,7 @@ def test_values_are_those_of_a_softmax_in_float64(
 ) -> None:
     logits = np.array(rows, dtype=np.float32)
     ids = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=len(rows), max_size=len(rows)))
-    told = tell(logits, ids, LogprobParams(top=top, token_ids=tuple(asked)))
+    told = compute_logprobs(logits, ids, LogprobParams(top=top, token_ids=tuple(asked)))
     for index, row in enumerate(logits):
         expected = reference(row)
         ranked = sorted(range(VOCAB), key=lambda i, row=row: (-float(row[i]), i))[:top]  # type: ignore[misc]
@@ -58,29 +65,29 @@ def test_values_are_those_of_a_softmax_in_float64(
 def test_what_a_position_is_told_does_not_depend_on_its_neighbours(seed: int, top: int) -> None:
     logits = np.random.default_rng(seed).normal(0, 9, (5, 1237)).astype(np.float32)
     params = LogprobParams(top=top, token_ids=(1, 5))
-    together = tell(logits, [7] * 5, params)
+    together = compute_logprobs(logits, [7] * 5, params)
     padded = np.concatenate([logits, logits], axis=1)[:, :1237]  # another stride in memory
-    assert tell(padded, [7] * 5, params) == together
+    assert compute_logprobs(padded, [7] * 5, params) == together
     for index in range(5):
-        assert tell(logits[index : index + 1].copy(), [7], params) == together.part(index, index + 1)
+        assert compute_logprobs(logits[index : index + 1].copy(), [7], params) == together.part(index, index + 1)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_no_numbers_fail_their_row_and_warn_nobody(bad: float) -> None:
     logits = np.zeros((2, VOCAB), dtype=np.float32)
     logits[1, 3] = bad
-    told = tell(logits, [3, 3], LogprobParams(top=2))
+    told = compute_logprobs(logits, [3, 3], LogprobParams(top=2))
     assert is_finite(told.part(0, 1))
     output = ForwardOutput([[], []])
-    assert not note_prompt(output, 1, told)
+    assert not add_prompt_logprobs(output, 1, told)
     assert (output.errors, output.prompt_logprobs) == ({1: NOT_FINITE}, {})
-    assert not is_finite(tell(np.full((1, VOCAB), bad, np.float32), [0], LogprobParams(top=1)))
+    assert not is_finite(compute_logprobs(np.full((1, VOCAB), bad, np.float32), [0], LogprobParams(top=1)))
 
 
 def test_a_logit_of_minus_infinity_that_nobody_asks_for_has_no_probability_and_does_no_harm() -> None:
     logits = np.zeros((1, VOCAB), dtype=np.float32)
     logits[0, 3] = -np.inf
-    told = tell(logits, [4], LogprobParams(top=VOCAB - 1))
+    told = compute_logprobs(logits, [4], LogprobParams(top=VOCAB - 1))
     assert is_finite(told)
     assert told.chosen[0] == pytest.approx(-math.log(VOCAB - 1))
     assert 3 not in told.top_ids[0]

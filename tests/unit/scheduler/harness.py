@@ -123,13 +123,13 @@ class CheckingExecutor:
         output.hidden = {i: state_of(row) for i, row in enumerate(batch.rows) if row.gives_hidden}
         for index, row in enumerate(batch.rows):
             if row.logprobs is not None and row.rid not in self.mute_rids:
-                self._tell(row, index, output, row.logprobs)
+                self._add_logprobs(row, index, output, row.logprobs)
         return output
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _tell(self, row: ForwardRow, index: int, output: ForwardOutput, params: LogprobParams) -> None:
+    def _add_logprobs(self, row: ForwardRow, index: int, output: ForwardOutput, params: LogprobParams) -> None:
         if new := output.token_ids[index]:
             length = len(row.token_ids)
             output.logprobs[index] = told_of([*row.token_ids, *new], range(length, length + len(new)), params)

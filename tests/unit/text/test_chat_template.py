@@ -118,11 +118,6 @@ def test_tool_schemas_are_written_as_models_were_trained_on_them() -> None:
     assert ChatTemplate("{{ tools | tojson(indent=1) }}", {}).render([user("a")], tools=[{"a": 1}]) == '[\n {\n  "a": 1\n }\n]'
 
 
-@pytest.mark.parametrize(("source", "uses"), [(PLAIN, False), ("{% if tools %}t{% endif %}", True)])
-def test_a_template_tells_whether_it_reads_tools(source: str, uses: bool) -> None:
-    assert ChatTemplate(source, {}).uses_tools is uses
-
-
 @pytest.mark.parametrize("tools", [None, []])
 def test_no_tools_are_none_for_the_template(tools: list[dict[str, Any]] | None) -> None:
     assert render("{{ tools is none }}", [user("a")], tools=tools) == "True"

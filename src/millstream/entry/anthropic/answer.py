@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.entry.anthropic import events
 from millstream.entry.anthropic.errors import PING, error_object
-from millstream.entry.failure import Failure, failure_of_abort
+from millstream.entry.failure import Failure, failure_of_end
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.release import release_after
@@ -19,7 +19,7 @@ from millstream.entry.service import Service
 from millstream.entry.sse import named_event
 from millstream.entry.stream import stream_answer
 from millstream.entry.whole import collect
-from millstream.messages import Abort, FinishReason, GenerateReqInput, TextRow, Usage
+from millstream.messages import FinishReason, GenerateReqInput, TextRow, Usage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
 
 
 async def _whole(exchange: Exchange, service: Service, call: Call, generation: Generation) -> None:
-    (made,) = await collect(generation, _failure)
+    (made,) = await collect(generation, failure_of_end)
     content = [events.text_block(made.text)]
     stop = events.stop_members(made.finish, call.max_tokens)
     usage = events.usage_members(_usage(generation))
@@ -95,8 +95,8 @@ class _MessageStream:
         return events.AROUND_TEXT
 
     def failure(self, finish: FinishReason) -> Failure | None:
-        """See `_failure`."""
-        return _failure(finish)
+        """Whatever ended it from outside or by a fault."""
+        return failure_of_end(finish)
 
     def closing(self) -> bytes:
         """The end of the block, why the answer ends and what it cost, the end of the message."""
@@ -113,10 +113,6 @@ class _MessageStream:
     def broken(self, failure: Failure) -> bytes:
         """An event of type `error`."""
         return named_event(b"error", msgspec.json.encode(error_object(failure, self._request_id)))
-
-
-def _failure(finish: FinishReason) -> Failure | None:
-    return failure_of_abort(finish) if isinstance(finish, Abort) else None
 
 
 def _usage(generation: Generation) -> Usage:

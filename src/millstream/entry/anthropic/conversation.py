@@ -10,6 +10,8 @@ from typing import Any
 
 from millstream.entry.anthropic.blocks import parse_at, parse_blocks, text_of
 from millstream.entry.anthropic.protocol import MESSAGE, Message, PromptFields, TextBlock, ThinkingBlock
+from millstream.entry.chat_messages import no_tool_calls
+from millstream.entry.fields import check_count
 from millstream.errors import RequestError
 from millstream.text.conversation import MAX_MESSAGES, PARAGRAPH
 
@@ -23,8 +25,7 @@ def item_count(request: PromptFields) -> int:
     Raises:
         RequestError: more messages than are allowed.
     """
-    if len(request.messages) > MAX_MESSAGES:
-        raise RequestError(f"messages has {len(request.messages)} items; at most {MAX_MESSAGES} are allowed.", param="messages")
+    check_count("messages", len(request.messages), MAX_MESSAGES)
     contents = [message.get("content") for message in request.messages if isinstance(message, dict)]
     return len(contents) + sum(len(each) for each in (*contents, request.system) if isinstance(each, list))
 
@@ -122,4 +123,4 @@ class _Chat:
 
     def _check_tools(self, where: str) -> None:
         if not self._writes_tool_calls:
-            raise RequestError(f"{where} belongs to a tool call, which this model's chat template cannot write.", param=where)
+            raise no_tool_calls(where)

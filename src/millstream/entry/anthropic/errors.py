@@ -20,6 +20,31 @@ _TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+_NULLABLE = {"type": ["string", "null"]}
+_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "properties": {
+                "type": {"type": "string"},
+                "message": {"type": "string"},
+                "details": {
+                    "type": "object",
+                    "properties": {"error_code": _NULLABLE, "param": _NULLABLE},
+                    "required": ["error_code", "param"],
+                    "additionalProperties": False,
+                },
+            },
+            "required": ["type", "message"],
+            "additionalProperties": False,
+        },
+        "request_id": {"type": "string"},
+    },
+    "required": ["type", "error", "request_id"],
+    "additionalProperties": False,
+}
 
 
 def error_type(status: int) -> str:
@@ -43,6 +68,8 @@ class MessagesDialect:
 
     id_headers: tuple[bytes, ...] = (b"request-id", b"x-request-id")
     sign_of_life: bytes = PING
+    error_name = "MessagesError"
+    error_schema = _SCHEMA
 
     def error_body(self, failure: Failure, request_id: str) -> bytes:
         """See `error_object`."""

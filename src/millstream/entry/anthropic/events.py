@@ -6,11 +6,10 @@ from typing import Any
 
 import msgspec
 
+from millstream.entry.fields import Json
 from millstream.entry.sse import named_event
 from millstream.errors import InvariantError
 from millstream.messages import FinishReason, Length, Stop, Usage
-
-Json = dict[str, Any]
 
 _TEXT_MARK = "text goes here"
 _BEFORE_TEXT, _AFTER_TEXT = named_event(

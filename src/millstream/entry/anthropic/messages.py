@@ -7,20 +7,19 @@ from functools import partial
 from millstream.entry.anthropic.answer import Call, answer
 from millstream.entry.anthropic.conversation import item_count, to_chat
 from millstream.entry.anthropic.protocol import COUNT_TOKENS, MESSAGES, MessagesRequest, PromptFields
-from millstream.entry.deadline import before, resolve_deadline
+from millstream.entry.chat_rendering import render
+from millstream.entry.fields import check_count, check_range
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.openai.call import resolve_rid
-from millstream.entry.openai.chat import render
-from millstream.entry.priority import check_priority
-from millstream.entry.sampling import SamplingFields, cache_namespace
+from millstream.entry.prompt_encoder import ITEM_CHARS
+from millstream.entry.sampling import SamplingFields
 from millstream.entry.service import Service
-from millstream.entry.tokenize import ITEM_CHARS
+from millstream.entry.terms import read_terms
 from millstream.errors import RequestError
-from millstream.messages import GenerateReqInput, SamplingParams, Timing
+from millstream.messages import SamplingParams
 from millstream.messages.sampling import MAX_COUNT, MAX_STOP_LENGTH, MAX_STOP_STRINGS
 
-MAX_TEMPERATURE = 1.0
+MAX_TEMPERATURE = 1
 
 
 async def messages(exchange: Exchange, service: Service) -> None:
@@ -34,22 +33,10 @@ async def _run(exchange: Exchange, service: Service, request: MessagesRequest, r
     service.check_ready()
     model = service.resolve_model(request.model)
     sampling = to_sampling(request)
-    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
-    rid = resolve_rid(request.rid)
-    deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
-    prompt = await before(deadline, received, service.clock, prompt_of(service, request))
+    terms = read_terms(exchange, service, request, received)
+    prompt = await terms.in_time(prompt_of(service, request))
     call = Call(
-        request=GenerateReqInput(
-            rid=rid,
-            text=prompt if isinstance(prompt, str) else None,
-            input_ids=None if isinstance(prompt, str) else prompt,
-            add_special_tokens=False,
-            sampling=sampling,
-            cache_namespace=cache_namespace(request.cache_salt, request.extra_key),
-            priority=request.priority,
-            deadline=deadline,
-            timing=Timing(received=received, adapted=service.clock()),
-        ),
+        request=terms.request(prompt, sampling),
         origin=Origin(
             api="messages",
             model=model,
@@ -82,12 +69,8 @@ def to_sampling(request: MessagesRequest) -> SamplingParams:
     Raises:
         RequestError: a value is out of Anthropic's range.
     """
-    if not 0 <= request.max_tokens <= MAX_COUNT:
-        raise RequestError(f"max_tokens is {request.max_tokens}; it must be from 0 to {MAX_COUNT}.", param="max_tokens")
-    if not 0.0 <= request.temperature <= MAX_TEMPERATURE:
-        raise RequestError(
-            f"temperature is {request.temperature}; it must be from 0 to {MAX_TEMPERATURE:g}.", param="temperature"
-        )
+    check_range("max_tokens", request.max_tokens, 0, MAX_COUNT)
+    check_range("temperature", request.temperature, 0, MAX_TEMPERATURE)
     if not 0 <= request.top_k <= MAX_COUNT:
         raise RequestError(f"top_k is {request.top_k}; it must be from 0 (off) to {MAX_COUNT}.", param="top_k")
     _check_stop_sequences(request.stop_sequences)
@@ -102,10 +85,7 @@ def to_sampling(request: MessagesRequest) -> SamplingParams:
 
 
 def _check_stop_sequences(texts: list[str]) -> None:
-    if len(texts) > MAX_STOP_STRINGS:
-        raise RequestError(
-            f"stop_sequences has {len(texts)} items; at most {MAX_STOP_STRINGS} are allowed.", param="stop_sequences"
-        )
+    check_count("stop_sequences", len(texts), MAX_STOP_STRINGS)
     for index, text in enumerate(texts):
         if not 1 <= len(text) <= MAX_STOP_LENGTH:
             raise RequestError(

@@ -8,7 +8,7 @@ from typing import Any
 from millstream import __version__
 from millstream.entry.describe.bodies import Bodies, Body, FieldFacts
 from millstream.entry.http.route import Route
-from millstream.entry.openai.protocol import MAX_CHOICES
+from millstream.entry.limits import MAX_CHOICES
 from millstream.entry.service import Service
 from millstream.messages.sampling import MAX_LOGIT_BIAS, MAX_STOP_REGEXES, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from millstream.text.conversation import MAX_MESSAGES
@@ -48,7 +48,7 @@ def describe_server(service: Service) -> dict[str, Any]:
             "speculative_algorithm": config.speculative_algorithm,
         },
         "limits": {
-            "choices": min(MAX_CHOICES, service.places),
+            "choices": min(MAX_CHOICES, service.capacity),
             "running_requests": engine.max_running_requests,
             "queued_requests": config.max_queued_requests,
             "live_requests": config.live_limit,
@@ -88,5 +88,5 @@ def _field(facts: FieldFacts) -> dict[str, Any]:
         return {"status": facts.status, "why": facts.why, "schema": facts.schema}
     if facts.status == "refused":
         return {"status": facts.status, "why": facts.why, "neutral": facts.schema.get("enum", [])}
-    told: dict[str, Any] = {"status": facts.status, "required": facts.is_required, "schema": facts.schema}
-    return told | {"access": "admin"} if facts.for_admins else told
+    description: dict[str, Any] = {"status": facts.status, "required": facts.is_required, "schema": facts.schema}
+    return description | {"access": "admin"} if facts.for_admins else description

@@ -8,25 +8,8 @@ from typing import Any
 
 from millstream import __version__
 from millstream.entry.describe.bodies import REF, Bodies, json_schema
+from millstream.entry.http.dialect import DIALECTS, Dialect, dialect_of
 from millstream.entry.http.route import Route
-
-_ERROR = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-            "required": ["message", "type", "param", "code"],
-        }
-    },
-    "required": ["error"],
-}
-_FAILURE = {"description": "An error.", "content": {"application/json": {"schema": {"$ref": REF.format(name="Error")}}}}
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
@@ -40,17 +23,19 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         "info": {"title": "Millstream", "version": __version__},
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR} | {name: json_schema(body) for name, body in bodies.by_name.items()},
+            "schemas": {each.error_name: each.error_schema for each in DIALECTS}
+            | {name: json_schema(body) for name, body in bodies.by_name.items()},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
 def _operation(route: Route, bodies: Bodies) -> dict[str, Any]:
+    failure = _failure(dialect_of(route.path))
     operation: dict[str, Any] = {
         "operationId": f"{route.method.lower()}_" + (re.sub(r"\W+", "_", route.path).strip("_") or "root"),
         "summary": route.summary,
-        "responses": {"200": _answer(route), "4XX": _FAILURE, "5XX": _FAILURE},
+        "responses": {"200": _answer(route), "4XX": failure, "5XX": failure},
         "security": [] if route.access == "open" else [{"key": []}, {}],  # none, where the server has no keys
     }
     text = {"type": "string"}
@@ -70,3 +55,8 @@ def _answer(route: Route) -> dict[str, Any]:
     if route.rules is not None and "stream" in route.rules.honoured.__struct_fields__:
         content["text/event-stream"] = {}
     return {"description": "The answer.", "content": content}
+
+
+def _failure(dialect: Dialect) -> dict[str, Any]:
+    schema = {"$ref": REF.format(name=dialect.error_name)}
+    return {"description": "An error.", "content": {"application/json": {"schema": schema}}}

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from millstream.entry.anthropic.errors import MessagesDialect
 from millstream.entry.failure import Failure
-from millstream.entry.http.errors import Header, error_body
+from millstream.entry.http.errors import ERROR_SCHEMA, Header, error_body
 
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -31,6 +31,16 @@ class Dialect(Protocol):
         """What a stream sends where it has had nothing to send for long."""
         ...
 
+    @property
+    def error_name(self) -> str:
+        """What the OpenAPI document calls the form of its errors."""
+        ...
+
+    @property
+    def error_schema(self) -> dict[str, Any]:
+        """That form as JSON Schema."""
+        ...
+
     def error_body(self, failure: Failure, request_id: str) -> bytes:
         """The JSON of an error."""
         ...
@@ -41,6 +51,8 @@ class OpenAIDialect:
 
     id_headers: tuple[bytes, ...] = (b"x-request-id",)
     sign_of_life: bytes = b": keep-alive\n\n"  # a comment: clients parse every data line as JSON
+    error_name = "Error"
+    error_schema = ERROR_SCHEMA
 
     def error_body(self, failure: Failure, request_id: str) -> bytes:
         """`{"error": {"message", "type", "param", "code"}}`."""
@@ -49,6 +61,7 @@ class OpenAIDialect:
 
 OPENAI = OpenAIDialect()
 _BY_PREFIX: tuple[tuple[str, Dialect], ...] = (("/v1/messages", MessagesDialect()),)
+DIALECTS: tuple[Dialect, ...] = (OPENAI, *(dialect for _, dialect in _BY_PREFIX))
 
 
 def dialect_of(path: str) -> Dialect:

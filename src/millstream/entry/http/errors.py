@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from millstream.entry.failure import Failure
 from millstream.errors import OverloadError
 
 Header = tuple[bytes, bytes]
+_NULLABLE = {"type": ["string", "null"]}
+ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {"message": {"type": "string"}, "type": {"type": "string"}, "param": _NULLABLE, "code": _NULLABLE},
+            "required": ["message", "type", "param", "code"],
+            "additionalProperties": False,
+        }
+    },
+    "required": ["error"],
+    "additionalProperties": False,
+}
 
 
 def error_body(failure: Failure) -> bytes:
@@ -51,6 +67,16 @@ def unsupported_media_type(content_type: str) -> Failure:
         f"Content-Type is `{content_type[:100]}`; it must be `application/json`.",
         "invalid_request_error",
         code="unsupported_media_type",
+    )
+
+
+def unsupported_content_encoding(encoding: str) -> Failure:
+    """The body is compressed."""
+    return Failure(
+        415,
+        f"Content-Encoding is `{encoding[:100]}`; bodies must come as they are, without one.",
+        "invalid_request_error",
+        code="unsupported_content_encoding",
     )
 
 

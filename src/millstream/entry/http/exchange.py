@@ -17,7 +17,13 @@ from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.http.body import decode_body
 from millstream.entry.http.dialect import dialect_of, request_id
 from millstream.entry.http.direct import DirectWriter
-from millstream.entry.http.errors import Header, body_too_large, error_headers, unsupported_media_type
+from millstream.entry.http.errors import (
+    Header,
+    body_too_large,
+    error_headers,
+    unsupported_content_encoding,
+    unsupported_media_type,
+)
 from millstream.errors import RequestError
 
 Message = MutableMapping[str, Any]
@@ -81,6 +87,7 @@ class Exchange:
             ClientGone: the client left before the body was complete.
         """
         self._check_content_type()
+        self._check_content_encoding()
         return await decode_body(await self._read_body())
 
     def _check_content_type(self) -> None:
@@ -92,6 +99,11 @@ class Exchange:
             )
         if content_type.split(b";")[0].strip().lower() != b"application/json":
             raise RequestFailed(unsupported_media_type(content_type.decode("latin-1")))
+
+    def _check_content_encoding(self) -> None:
+        encoding = self.header(b"content-encoding") or b""
+        if encoding.strip().lower() not in (b"", b"identity"):
+            raise RequestFailed(unsupported_content_encoding(encoding.decode("latin-1")))
 
     async def _read_body(self) -> bytes:
         declared = self.header(b"content-length")

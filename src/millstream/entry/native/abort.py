@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.fields import check_count
 from millstream.entry.http.auth import forbidden
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import ABORT, AbortRequest
@@ -46,8 +47,7 @@ def _rids(request: AbortRequest) -> list[str]:
     rids = request.rid if isinstance(request.rid, list) else [request.rid]
     if not rids or not all(rids):
         raise RequestError("rid is empty; to abort everything, send `abort_all`: true.", param="rid")
-    if len(rids) > MAX_RIDS:
-        raise RequestError(f"rid has {len(rids)} items; at most {MAX_RIDS} are allowed.", param="rid")
+    check_count("rid", len(rids), MAX_RIDS)
     return rids
 
 

@@ -1,7 +1,7 @@
 """The answers of /generate as SGLang has them: one object a request, whole, or again and again in a stream.
 
-An event has all there is so far, or, where the client asked for it, what is new. Both are the same parts: those that were told
-are kept or forgotten. A whole answer is the last event of a stream of one row.
+An event has all there is so far, or, where the client asked for it, what is new: what was sent is kept in the object or cleared
+from it. A whole answer is the last event of a stream of one row.
 """
 
 from __future__ import annotations
@@ -11,30 +11,25 @@ from typing import Any
 
 import msgspec
 
-from millstream.entry.failure import Failure, failure_of_abort
+from millstream.entry.failure import Failure, failure_of_unasked_end
 from millstream.entry.generation import Generation
 from millstream.entry.native.batch import Batch
-from millstream.entry.native.json_parts import JsonList, JsonText
-from millstream.entry.native.logprobs import LogprobLists, LogprobWish
+from millstream.entry.native.json_buffers import JsonList, JsonText
+from millstream.entry.native.logprobs import LogprobLists, LogprobOptions
 from millstream.entry.sse import DONE, error_event, event
 from millstream.entry.state import ReqState
 from millstream.entry.whole import Whole
-from millstream.messages import Abort, FinishReason, Length, RowDetails, Stop, TextRow
+from millstream.messages import FinishReason, Length, RowDetails, Stop, TextRow
 from millstream.text.tokenizer import Tokenizer
 
 _encode = msgspec.json.encode
 WEIGHT_VERSION = "default"  # SGLang's word for weights that never changed since the start; ours cannot
 
 
-def failure_of(finish: FinishReason) -> Failure | None:
-    """The failure behind `finish`. A request aborted by its client is an answer here, with finish type `abort`."""
-    return failure_of_abort(finish) if isinstance(finish, Abort) and finish.cause != "aborted" else None
+class AnswerObject:
+    """What one request has made, as JSON that grows with it."""
 
-
-class Part:
-    """What one request has made, as JSON."""
-
-    def __init__(self, state: ReqState, *, wish: LogprobWish | None, shows_prompt: bool, tokenizer: Tokenizer) -> None:
+    def __init__(self, state: ReqState, *, options: LogprobOptions | None, shows_prompt: bool, tokenizer: Tokenizer) -> None:
         self._state = state
         self._text = JsonText()
         self._ids = JsonList()
@@ -44,10 +39,10 @@ class Part:
         self._known: tuple[int, ...] = ()  # what `_members` was made from
         self._members = b""
         self._logprobs: LogprobLists | None = None
-        if wish is not None:
+        if options is not None:
             single = tokenizer.single
             self._logprobs = LogprobLists(
-                wish, state.input_ids, lambda token_id: single.of(token_id).decode("utf-8", "replace")
+                options, state.input_ids, lambda token_id: single.of(token_id).decode("utf-8", "replace")
             )
 
     def add(self, text: str, token_ids: Sequence[int], details: RowDetails | None, finish: FinishReason | None) -> None:
@@ -60,7 +55,7 @@ class Part:
             self._logprobs.add(token_ids, details, has_prompt=has_prompt)
 
     def clear(self) -> None:
-        """Forget what was taken: the client has been told."""
+        """Forget what was taken: the client has it."""
         self._text.clear()
         self._ids.clear()
         if self._prompt_ids is not None:
@@ -117,12 +112,12 @@ class Part:
         return self._members
 
 
-def make_parts(generation: Generation, batch: Batch, *, shows_prompt: bool, tokenizer: Tokenizer) -> list[Part]:
-    """A part for each request of the call."""
+def make_objects(generation: Generation, batch: Batch, *, shows_prompt: bool, tokenizer: Tokenizer) -> list[AnswerObject]:
+    """One for each request of the call."""
     return [
-        Part(
+        AnswerObject(
             state,
-            wish=batch.prompts[state.index // batch.n].logprobs,
+            options=batch.prompts[state.index // batch.n].logprobs,
             shows_prompt=shows_prompt,
             tokenizer=tokenizer,
         )
@@ -130,14 +125,14 @@ def make_parts(generation: Generation, batch: Batch, *, shows_prompt: bool, toke
     ]
 
 
-def whole_answer(parts: Sequence[Part], made: Sequence[Whole], now: float, *, is_list: bool) -> bytes:
+def whole_answer(objects: Sequence[AnswerObject], made: Sequence[Whole], now: float, *, is_list: bool) -> bytes:
     """The body of an answer that is not streamed: one object, or a list of them in order."""
-    objects = []
-    for part, each in zip(parts, made, strict=True):
-        part.add(each.text, each.token_ids, each.details, each.finish)
-        objects.append(part.json(each.finish, now))
-        part.clear()
-    return b"[%b]" % b",".join(objects) if is_list else objects[0]
+    encoded = []
+    for answer, each in zip(objects, made, strict=True):
+        answer.add(each.text, each.token_ids, each.details, each.finish)
+        encoded.append(answer.json(each.finish, now))
+        answer.clear()
+    return b"[%b]" % b",".join(encoded) if is_list else encoded[0]
 
 
 class AnswerStream:
@@ -146,8 +141,10 @@ class AnswerStream:
     With `is_incremental` it has what is new and not all so far; with `is_list` it says whose it is.
     """
 
-    def __init__(self, parts: Sequence[Part], clock: Callable[[], float], *, is_incremental: bool, is_list: bool) -> None:
-        self._parts = parts
+    def __init__(
+        self, objects: Sequence[AnswerObject], clock: Callable[[], float], *, is_incremental: bool, is_list: bool
+    ) -> None:
+        self._objects = objects
         self._clock = clock
         self._is_list = is_list
         self._is_incremental = is_incremental
@@ -162,22 +159,22 @@ class AnswerStream:
 
     def json(self, index: int, row: TextRow) -> bytes:
         """What the event says; b"" for a row that only says that the request failed."""
-        failed = row.finish is not None and failure_of(row.finish) is not None
+        failed = row.finish is not None and failure_of_unasked_end(row.finish) is not None
         if failed and not row.text and not row.token_ids:
             return b""
-        part = self._parts[index]
-        part.add(row.text, row.token_ids, row.details, row.finish)
-        data = part.json(None if failed else row.finish, self._clock(), index if self._is_list else None)
+        answer = self._objects[index]
+        answer.add(row.text, row.token_ids, row.details, row.finish)
+        data = answer.json(None if failed else row.finish, self._clock(), index if self._is_list else None)
         if self._is_incremental:
-            part.clear()
+            answer.clear()
         return data
 
     def text_event(self, index: int) -> tuple[bytes, bytes] | None:
         """None: every event has its counts."""
 
     def failure(self, finish: FinishReason) -> Failure | None:
-        """See `failure_of`."""
-        return failure_of(finish)
+        """A request aborted by its client has an answer, with finish type `abort`."""
+        return failure_of_unasked_end(finish)
 
     def closing(self) -> bytes:
         """`[DONE]`."""

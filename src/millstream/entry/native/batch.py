@@ -8,22 +8,24 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
+from millstream.entry.fields import check_range
 from millstream.entry.input_embeds import InputEmbeds
-from millstream.entry.native.logprobs import LogprobWish, parse_wish
+from millstream.entry.limits import MAX_CHOICES
+from millstream.entry.native.logprobs import LogprobOptions, parse_logprob_options
 from millstream.entry.native.prompts import read_prompts
 from millstream.entry.native.protocol import DEFAULT_MAX_NEW_TOKENS, SAMPLING, GenerateRequest, NativeSampling
-from millstream.entry.openai.protocol import MAX_CHOICES
-from millstream.entry.sampling import cache_namespace
-from millstream.entry.tokenize import PromptEncoder, check_prompt
+from millstream.entry.prompt_encoder import PromptEncoder
+from millstream.entry.sampling import cache_namespace, check_seed
+from millstream.entry.tokenize import check_prompt
 from millstream.errors import RequestError
 from millstream.messages import EngineInfo, SamplingParams
 
 _OWN_NAMES = re.compile(r"\b(max|min)_tokens\b")  # what the shared checks call the two limits
-SEEDS = 2**64
 T = TypeVar("T")
 
 
@@ -36,7 +38,7 @@ class Prompt:
     input_embeds: bytes | None
     sampling: SamplingParams
     cache_namespace: str
-    logprobs: LogprobWish | None
+    logprobs: LogprobOptions | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,31 +56,31 @@ class Batch:
         return self.is_batch or self.n > 1
 
 
-async def read_batch(request: GenerateRequest, encoder: PromptEncoder, engine: EngineInfo, places: int) -> Batch:
-    """Take a body apart; `places` is the number of requests that the server takes on at a time.
+async def read_batch(request: GenerateRequest, encoder: PromptEncoder, engine: EngineInfo, capacity: int) -> Batch:
+    """Take a body apart; `capacity` is the number of requests that the server takes on at a time.
 
     Raises:
         RequestError: a value is wrong.
     """
-    prompts = await read_prompts(request, encoder, engine, places)
+    prompts = await read_prompts(request, encoder, engine, capacity)
     count = len(prompts.items)
     ids = [_ids_of(prompt) for prompt in prompts.items]
     for index, each in enumerate(ids):
         if each is not None:
-            check_prompt(each, engine, prompts.place(index), is_prompt_only=True)
+            check_prompt(each, engine, prompts.param(index), is_prompt_only=True)
     spread = _Spread(count if prompts.is_batch else None)
     sampling, n = await _sampling(request.sampling_params, spread, engine)
-    if n * count > places:
+    if n * count > capacity:
         raise RequestError(
-            f"{count} prompts with n = {n} make {n * count} answers; at most {places} are allowed.",
+            f"{count} prompts with n = {n} make {n * count} answers; at most {capacity} are allowed.",
             param="sampling_params.n",
         )
     for index, each in enumerate(ids):
         if each is not None and sampling[index].max_new_tokens != 0:
-            check_prompt(each, engine, prompts.place(index))  # again: now it is known that something is to be made
+            check_prompt(each, engine, prompts.param(index))  # again: now it is known that something is to be made
     salts = spread("cache_salt", request.cache_salt)
     keys = spread("extra_key", request.extra_key)
-    wishes = _wishes(request, spread, engine)
+    options = _logprob_options(request, spread, engine)
     return Batch(
         name=prompts.name,
         prompts=[
@@ -88,7 +90,7 @@ async def read_batch(request: GenerateRequest, encoder: PromptEncoder, engine: E
                 input_embeds=prompt.data if isinstance(prompt, InputEmbeds) else None,
                 sampling=sampling[index],
                 cache_namespace=_own_namespace(prompt) + cache_namespace(salts[index], keys[index]),
-                logprobs=wishes[index],
+                logprobs=options[index],
             )
             for index, prompt in enumerate(prompts.items)
         ],
@@ -175,15 +177,11 @@ def parse_sampling(given: dict[str, Any], name: str, engine: EngineInfo) -> tupl
     """
     try:
         fields = SAMPLING.parse(given)
-        if not 1 <= fields.n <= MAX_CHOICES:
-            raise RequestError(f"n is {fields.n}; it must be from 1 to {MAX_CHOICES}.", param="n")
+        check_range("n", fields.n, 1, MAX_CHOICES)
         if fields.sampling_seed is not None:
             if fields.seed not in (None, fields.sampling_seed):
                 raise RequestError("seed and sampling_seed differ; give one.", param="sampling_seed")
-            if not -(2**63) <= fields.sampling_seed < SEEDS:
-                raise RequestError(
-                    f"sampling_seed is {fields.sampling_seed}; it must be an integer of 64 bits.", param="sampling_seed"
-                )
+            check_seed("sampling_seed", fields.sampling_seed)
             fields.seed = fields.sampling_seed
         params = fields.to_sampling(max_new_tokens=fields.max_new_tokens, min_new_tokens=fields.min_new_tokens)
         params.verify(engine.vocab_size)
@@ -203,13 +201,14 @@ def parse_sampling(given: dict[str, Any], name: str, engine: EngineInfo) -> tupl
     return fields, params
 
 
-def _wishes(request: GenerateRequest, spread: _Spread, engine: EngineInfo) -> list[LogprobWish | None]:
+def _logprob_options(request: GenerateRequest, spread: _Spread, engine: EngineInfo) -> list[LogprobOptions | None]:
     """What each prompt wants to know of log probabilities."""
+    parse = partial(parse_logprob_options, has_text=request.return_text_in_logprobs, engine=engine)
     wanted = spread("return_logprob", request.return_logprob)
     starts = spread("logprob_start_len", request.logprob_start_len)
     tops = spread("top_logprobs_num", request.top_logprobs_num)
     ids = spread.ids("token_ids_logprob", request.token_ids_logprob)
     return [
-        parse_wish(is_wanted, start=start, top=top, token_ids=each, has_text=request.return_text_in_logprobs, engine=engine)
+        parse(is_wanted, start=start, top=top, token_ids=each)
         for is_wanted, start, top, each in zip(wanted, starts, tops, ids, strict=True)
     ]

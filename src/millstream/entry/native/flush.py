@@ -6,7 +6,7 @@ import asyncio
 
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.native.query import read_seconds
+from millstream.entry.query import read_seconds
 from millstream.entry.service import Service
 from millstream.messages import FlushReply
 

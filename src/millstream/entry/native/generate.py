@@ -8,16 +8,18 @@ from typing import NamedTuple
 import msgspec
 
 from millstream.entry.deadline import resolve_deadline
+from millstream.entry.failure import failure_of_unasked_end
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.native.answer import AnswerStream, Part, failure_of, make_parts, whole_answer
-from millstream.entry.native.batch import SEEDS, Batch, Prompt, read_batch
+from millstream.entry.native.answer import AnswerObject, AnswerStream, make_objects, whole_answer
+from millstream.entry.native.batch import Batch, Prompt, read_batch
 from millstream.entry.native.protocol import DEFAULT_MAX_NEW_TOKENS, GENERATE, GenerateRequest
-from millstream.entry.openai.call import resolve_rid
 from millstream.entry.priority import check_priority
 from millstream.entry.release import release_after
+from millstream.entry.sampling import seed_of_choice
 from millstream.entry.service import Service
 from millstream.entry.stream import stream_answer
+from millstream.entry.terms import resolve_rid
 from millstream.entry.whole import collect
 from millstream.errors import RequestError
 from millstream.messages import GenerateReqInput, SamplingParams, Timing
@@ -32,7 +34,7 @@ async def generate(exchange: Exchange, service: Service) -> None:
 
 async def _run(exchange: Exchange, service: Service, request: GenerateRequest, received: float) -> None:
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
-    call = await understand(service, request, deadline, received, request_id=exchange.request_id)
+    call = await read_call(service, request, deadline, received, request_id=exchange.request_id)
     generation = await service.manager.generate_request(call.rid, call.requests, call.origin)
     with release_after(service.manager, generation):
         if request.stream:
@@ -57,22 +59,22 @@ class NativeCall(NamedTuple):
         Raises:
             RequestFailed: one of them failed.
         """
-        parts = self._parts(service, generation)
-        made = await collect(generation, failure_of)
-        return whole_answer(parts, made, service.clock(), is_list=self.batch.is_list)
+        objects = self._objects(service, generation)
+        made = await collect(generation, failure_of_unasked_end)
+        return whole_answer(objects, made, service.clock(), is_list=self.batch.is_list)
 
     def stream(self, service: Service, generation: Generation) -> AnswerStream:
         """What the events of a stream look like."""
         is_incremental = self.request.incremental_streaming_output
-        parts = self._parts(service, generation)
-        return AnswerStream(parts, service.clock, is_incremental=is_incremental, is_list=self.batch.is_list)
+        objects = self._objects(service, generation)
+        return AnswerStream(objects, service.clock, is_incremental=is_incremental, is_list=self.batch.is_list)
 
-    def _parts(self, service: Service, generation: Generation) -> list[Part]:
+    def _objects(self, service: Service, generation: Generation) -> list[AnswerObject]:
         shows_prompt = self.request.return_prompt_token_ids
-        return make_parts(generation, self.batch, shows_prompt=shows_prompt, tokenizer=service.text.tokenizer)
+        return make_objects(generation, self.batch, shows_prompt=shows_prompt, tokenizer=service.text.tokenizer)
 
 
-async def understand(
+async def read_call(
     service: Service, request: GenerateRequest, deadline: float | None, received: float, *, request_id: str | None = None
 ) -> NativeCall:
     """Take a body apart that came at `received`: one request for each prompt and choice, in the server's terms.
@@ -83,7 +85,7 @@ async def understand(
     """
     check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
     manager = service.manager
-    batch = await read_batch(request, manager.prompts, manager.engine, service.places)
+    batch = await read_batch(request, manager.prompts, manager.engine, service.capacity)
     rid, requests = _requests(request, batch, deadline, Timing(received=received, adapted=service.clock()))
     origin = Origin(
         api="generate",
@@ -147,8 +149,6 @@ def _rids(given: str | list[str] | None, batch: Batch) -> tuple[str, list[str]]:
 
 
 def _for_choice(prompt: Prompt, choice: int) -> SamplingParams:
-    """The parameters of one choice: a given seed counts up, so that choices differ and can be repeated."""
-    seed = prompt.sampling.seed
-    if not choice or seed is None:
+    if not choice:
         return prompt.sampling
-    return msgspec.structs.replace(prompt.sampling, seed=(seed + choice) % SEEDS)
+    return msgspec.structs.replace(prompt.sampling, seed=seed_of_choice(prompt.sampling.seed, choice))

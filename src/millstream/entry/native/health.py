@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from millstream.entry.failure import RequestFailed
+from millstream.entry.failure import RequestFailed, failure_of_unasked_end
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.native.answer import failure_of
-from millstream.entry.native.query import read_seconds
+from millstream.entry.query import read_seconds
 from millstream.entry.release import release_after
 from millstream.entry.service import Service
 from millstream.entry.tokenizer_manager import TokenizerManager
@@ -107,7 +106,7 @@ async def _make_token(service: Service, manager: TokenizerManager, now: float) -
     try:
         generation = await manager.generate_request(request.rid, [request], origin)
         with release_after(manager, generation):
-            await collect(generation, failure_of)
+            await collect(generation, failure_of_unasked_end)
     except OverloadError:
         return False
     except MillstreamError as error:

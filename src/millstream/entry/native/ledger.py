@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.native.query import read_query
+from millstream.entry.query import read_query
 from millstream.entry.service import Service
 from millstream.entry.survey import survey
 from millstream.messages import Book, LedgerQuery

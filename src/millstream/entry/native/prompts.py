@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
+from millstream.entry.fields import check_count
 from millstream.entry.input_embeds import PARAM as EMBEDS
 from millstream.entry.input_embeds import InputEmbeds, is_batch, parse_input_embeds
 from millstream.entry.native.protocol import GenerateRequest
-from millstream.entry.tokenize import PromptEncoder
+from millstream.entry.prompt_encoder import PromptEncoder
 from millstream.errors import RequestError
 from millstream.messages import EngineInfo
 
@@ -20,16 +21,16 @@ class Prompts(NamedTuple):
     items: Sequence[str | list[int] | InputEmbeds]
     is_batch: bool
 
-    def place(self, index: int) -> str:
+    def param(self, index: int) -> str:
         """What the client calls one of them."""
         return f"{self.name}[{index}]" if self.is_batch else self.name
 
 
-async def read_prompts(request: GenerateRequest, encoder: PromptEncoder, engine: EngineInfo, places: int) -> Prompts:
+async def read_prompts(request: GenerateRequest, encoder: PromptEncoder, engine: EngineInfo, capacity: int) -> Prompts:
     """Find the prompts; embeddings are read where there are many of them by `encoder`, off the event loop.
 
     Raises:
-        RequestError: there are none or more than `places`, they are given twice or mixed, or embeddings are wrong.
+        RequestError: there are none or more than `capacity`, they are given twice or mixed, or embeddings are wrong.
     """
     given = [name for name in ("text", "input_ids", EMBEDS) if getattr(request, name) is not None]
     if len(given) != 1:
@@ -37,8 +38,8 @@ async def read_prompts(request: GenerateRequest, encoder: PromptEncoder, engine:
     name: str = given[0]
     value: str | list[Any] = getattr(request, name)
     several = _are_several(name, value)
-    if several and len(value) > places:
-        raise RequestError(f"{name} has {len(value)} prompts; at most {places} are allowed.", param=name)
+    if several:
+        check_count(name, len(value), capacity, "prompts")
     if name == EMBEDS:
         _refuse_ids(request)
         return Prompts(name, await parse_input_embeds(encoder, engine, value), several)

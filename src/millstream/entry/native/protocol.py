@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from millstream.entry.chat_messages import MESSAGE
 from millstream.entry.fields import FieldRules, Refused
 from millstream.entry.limits import MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Seed, Timeout, TokenId, TokenLists
-from millstream.entry.openai.messages import MESSAGE
 from millstream.entry.sampling import SamplingFields
 from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
 
@@ -32,7 +32,7 @@ class GenerateRequest(Struct, kw_only=True):
     incremental_streaming_output: bool = False  # of a stream: each event has what is new, and not all so far
     include_progress: bool = False  # of a stream
     return_logprob: bool | list[bool] = False
-    logprob_start_len: StartLen | list[StartLen] = -1  # the first prompt position told; -1: none
+    logprob_start_len: StartLen | list[StartLen] = -1  # the first prompt position given; -1: none
     top_logprobs_num: TopLogprobs | list[TopLogprobs] = 0
     token_ids_logprob: list[TokenId | list[TokenId] | None] = []
     return_text_in_logprobs: bool = False
@@ -178,8 +178,8 @@ SCORE = FieldRules(
     example={"query": "Is the sky blue?", "items": [" Yes", " No"], "label_token_ids": [1, 2]},
     refused={
         "temperature": Refused("probabilities are the model's own", (1, 1.0)),
-        "return_token_logprobs": Refused("the prompts' log probabilities are told by /generate", (False,)),
-        "return_pooled_hidden_states": Refused("hidden states are told by /v1/embeddings", (False,)),
+        "return_token_logprobs": Refused("the prompts' log probabilities are given by /generate", (False,)),
+        "return_pooled_hidden_states": Refused("hidden states are given by /v1/embeddings", (False,)),
         "score_extraction_token": Refused("each item is a prompt of its own, scored at its end"),
         "embed_override_token_id": Refused("embeddings are not overridden by this server"),
         "query_embed_overrides": Refused("embeddings are not overridden by this server", ([],)),

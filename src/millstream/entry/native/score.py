@@ -13,20 +13,18 @@ from typing import Any
 
 import msgspec
 
-from millstream.entry.deadline import before, resolve_deadline
-from millstream.entry.failure import Failure, failure_of_abort
+from millstream.entry.failure import failure_of_end
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import SCORE, ScoreRequest
-from millstream.entry.openai.call import resolve_rid
-from millstream.entry.openai.completions import is_ids
-from millstream.entry.priority import check_priority
+from millstream.entry.prompts import is_ids
 from millstream.entry.release import release_after
-from millstream.entry.sampling import cache_namespace
 from millstream.entry.service import Service
+from millstream.entry.terms import read_terms
+from millstream.entry.tokenize import check_has_logprobs
 from millstream.entry.whole import Whole, collect
 from millstream.errors import InvariantError, RequestError
-from millstream.messages import Abort, EngineInfo, FinishReason, GenerateReqInput, SamplingParams, Timing
+from millstream.messages import EngineInfo, SamplingParams
 from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS, LogprobParams
 from millstream.messages.sampling import verify_token_ids
 
@@ -48,31 +46,26 @@ async def _run(exchange: Exchange, service: Service, request: ScoreRequest, rece
     manager = service.manager
     model = service.resolve_model(request.model)
     check_labels(request.label_token_ids, manager.engine)
-    prompts = make_prompts(request, service.places)
-    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
-    rid = resolve_rid(request.rid)
-    deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
+    if isinstance(request.query, list):
+        verify_token_ids("query", request.query, manager.engine.vocab_size)
+    prompts = make_prompts(request, service.capacity)
+    terms = read_terms(exchange, service, request, received)
     if isinstance(prompts[0], str):
-        encoding = manager.prompts.encode_all(prompts, add_special_tokens=True)
-        prompts = await before(deadline, received, service.clock, encoding)
+        prompts = await terms.in_time(manager.prompts.encode_all(prompts, add_special_tokens=True))
     _check_tokens(prompts, service.config.queued_tokens_limit(manager.engine.context_length))
     requests = [
-        GenerateReqInput(
-            rid=rid if len(prompts) == 1 else f"{rid}-{index}",
-            input_ids=input_ids,
-            sampling=SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True),
-            cache_namespace=cache_namespace(request.cache_salt, request.extra_key),
-            priority=request.priority,
-            deadline=deadline,
+        terms.request(
+            input_ids,
+            SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True),
+            number=None if len(prompts) == 1 else index,
             logprobs=LogprobParams(token_ids=tuple(request.label_token_ids)),
-            timing=Timing(received=received, adapted=service.clock()),
         )
         for index, input_ids in enumerate(prompts)
     ]
     origin = Origin(api="score", model=model, prompt_param="items", request_id=exchange.request_id)
-    generation = await manager.generate_request(rid, requests, origin)
+    generation = await manager.generate_request(terms.rid, requests, origin)
     with release_after(manager, generation):
-        made = await collect(generation, _failure)
+        made = await collect(generation, failure_of_end)
         work = partial(_body, made, model, _usage(generation), apply_softmax=request.apply_softmax)
         body = await manager.prompts.off_loop(len(made) * len(request.label_token_ids), work)
         await exchange.send_json(body)
@@ -85,12 +78,7 @@ def check_labels(label_token_ids: Sequence[int], engine: EngineInfo) -> None:
     Raises:
         RequestError: there are none or too many, one is outside the vocabulary, or the executor cannot tell.
     """
-    if not engine.has_logprobs:
-        raise RequestError(
-            f"label_token_ids need log probabilities; the executor `{engine.executor}` has none.",
-            param="label_token_ids",
-            code="unsupported_parameter",
-        )
+    check_has_logprobs(engine, "label_token_ids")
     if not 1 <= len(label_token_ids) <= MAX_LOGPROB_TOKEN_IDS:
         raise RequestError(
             f"label_token_ids has {len(label_token_ids)} ids; it must have from 1 to {MAX_LOGPROB_TOKEN_IDS}.",
@@ -99,17 +87,17 @@ def check_labels(label_token_ids: Sequence[int], engine: EngineInfo) -> None:
     verify_token_ids("label_token_ids", label_token_ids, engine.vocab_size)
 
 
-def make_prompts(request: ScoreRequest, places: int) -> Any:
+def make_prompts(request: ScoreRequest, capacity: int) -> Any:
     """The prompt of each item, the query before or behind it: a list of texts, or of lists of token ids.
 
-    `places`: requests the scheduler takes on at a time; more could never be admitted together.
+    `capacity`: requests the scheduler takes on at a time; more could never be admitted together.
 
     Raises:
         RequestError: the fields are of different kinds, or make too many or too long prompts.
     """
     query: Any = request.query
     items = [request.items] if isinstance(request.items, str) else request.items
-    most = min(MAX_ITEMS, places)
+    most = min(MAX_ITEMS, capacity)
     if not 1 <= len(items) <= most:
         raise RequestError(f"items has {len(items)} items; it must have from 1 to {most}.", param="items")
     kind = str if isinstance(query, str) else list
@@ -130,10 +118,6 @@ def _check_tokens(prompts: list[list[int]], limit: int) -> None:
     """Refuse more than an idle server would let wait: that could never be admitted."""
     if (count := sum(map(len, prompts))) > limit:
         raise RequestError(f"The items' prompts have {count} tokens in all; at most {limit} are allowed.", param="items")
-
-
-def _failure(finish: FinishReason) -> Failure | None:
-    return failure_of_abort(finish) if isinstance(finish, Abort) else None
 
 
 def _body(made: list[Whole], model: str, usage: dict[str, Any], *, apply_softmax: bool) -> bytes:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from millstream.entry.chat_rendering import render
+from millstream.entry.fields import check_count
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import DETOKENIZE, TOKENIZE, TokenizeRequest
-from millstream.entry.openai.chat import render
-from millstream.entry.openai.completions import is_ids
+from millstream.entry.prompt_encoder import ITEM_CHARS
+from millstream.entry.prompts import is_ids
 from millstream.entry.service import Service
-from millstream.entry.tokenize import ITEM_CHARS
 from millstream.errors import RequestError
 from millstream.messages.sampling import verify_token_ids
 
@@ -57,8 +58,7 @@ async def _tokenize(exchange: Exchange, service: Service, request: TokenizeReque
 
 def _check_texts(texts: Sequence[str | list[int]], context_length: int, *, param: str) -> None:
     """Text to be counted may be longer than the context, within reason."""
-    if len(texts) > MAX_ITEMS:
-        raise RequestError(f"prompt has {len(texts)} items; at most {MAX_ITEMS} are allowed.", param=param)
+    check_count(param, len(texts), MAX_ITEMS)
     limit = max(MIN_TEXT_CHARS, context_length * CONTEXT_CHARS)
     if (size := sum(map(len, texts))) > limit:
         raise RequestError(f"The text has {size} characters in all; at most {limit} are allowed.", param=param)
@@ -75,8 +75,7 @@ async def _detokenize(exchange: Exchange, service: Service, tokens: list[Any], r
     service.resolve_model(request.model)
     several = bool(tokens) and isinstance(tokens[0], list)
     lists = tokens if several else [tokens]
-    if len(lists) > MAX_ITEMS:
-        raise RequestError(f"tokens has {len(lists)} lists; at most {MAX_ITEMS} are allowed.", param="tokens")
+    check_count("tokens", len(lists), MAX_ITEMS, "lists")
     if not all(isinstance(each, list) for each in lists):
         raise RequestError(_FORMS, param="tokens")
 

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from millstream.entry.failure import Failure, failure_of_abort
+from millstream.entry.fields import Json
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.best import best_of
-from millstream.entry.openai.chunks import ChunkWriter, Json, Shape, finish_members
+from millstream.entry.openai.choice_output import ChoiceOutput, OutputOptions
+from millstream.entry.openai.chunks import ChunkWriter, Shape, finish_members
 from millstream.entry.openai.fingerprint import fingerprint
-from millstream.entry.openai.parts import ChoiceParts, View
+from millstream.entry.openai.logprob_options import LogprobOptions
 from millstream.entry.openai.protocol import GenerationFields, StreamOptions
 from millstream.entry.openai.tally import Tally
-from millstream.entry.openai.wanted import Wanted
 from millstream.entry.release import release_after
 from millstream.entry.service import Service
 from millstream.entry.sse import DONE, error_event
@@ -38,7 +39,7 @@ class Call:
     requests: list[GenerateReqInput]
     origin: Origin
     shape: Shape
-    wanted: Wanted = Wanted()
+    logprobs: LogprobOptions = LogprobOptions()
     width: int = 0
     echo: Sequence[str | list[int]] | None = None  # prompts that stand before their answers
     several_prompts: bool = False
@@ -71,21 +72,21 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
     head = call.head(call.shape.chunk_object if call.fields.stream else call.shape.object, service)
     generation = await manager.generate_request(call.rid, call.requests, call.origin)
     with release_after(manager, generation):
-        parts = await _choice_parts(manager, call, generation)
+        outputs = await _choice_outputs(manager, call, generation)
         if call.fields.stream:
-            await stream_answer(exchange, service, generation, _ChunkStream(call, generation, parts, head))
+            await stream_answer(exchange, service, generation, _ChunkStream(call, generation, outputs, head))
         else:
             made = await collect(generation, _Ends(call).failure)
-            work = partial(_body, call, Tally(generation, call.choices_each), parts, head, made)
+            work = partial(_body, call, Tally(generation, call.choices_each), outputs, head, made)
             await exchange.send_json(await manager.prompts.off_loop(_num_values(made), work))
             generation.stamp_written(service.clock(), last=True)
 
 
-async def _choice_parts(manager: TokenizerManager, call: Call, generation: Generation) -> list[ChoiceParts]:
+async def _choice_outputs(manager: TokenizerManager, call: Call, generation: Generation) -> list[ChoiceOutput]:
     """What is seen of each choice, with the text of prompts that are echoed; long ids are decoded off the event loop."""
     tokenizer = manager.tokenizer
-    view = View(
-        wanted=call.wanted,
+    options = OutputOptions(
+        logprobs=call.logprobs,
         is_chat=call.shape.opening is not None,
         as_ids=call.fields.return_tokens_as_token_ids,
         tokenizer=tokenizer,
@@ -98,7 +99,7 @@ async def _choice_parts(manager: TokenizerManager, call: Call, generation: Gener
         texts = await manager.prompts.off_loop(size, decode)
         echoes = [text for text in texts for _ in range(call.choices_each)]
     return [
-        ChoiceParts(view, state.obj.sampling, state.input_ids, echo)
+        ChoiceOutput(options, state.obj.sampling, state.input_ids, echo)
         for state, echo in zip(generation.states, echoes, strict=True)
     ]
 
@@ -137,39 +138,39 @@ def _num_values(made: list[Whole]) -> int:
     return sum(choice.details.num_values for choice in made if choice.details is not None)
 
 
-def _body(call: Call, tally: Tally, parts: list[ChoiceParts], head: Json, made: list[Whole]) -> Json:
+def _body(call: Call, tally: Tally, outputs: list[ChoiceOutput], head: Json, made: list[Whole]) -> Json:
     shown = best_of(made, width=call.choices_each, n=call.fields.n)
     body: Json = {
         **head,
-        "choices": [_choice(call, place, made[index], parts[index]) for place, index in enumerate(shown)],
+        "choices": [_choice(call, place, made[index], outputs[index]) for place, index in enumerate(shown)],
         "usage": tally.usage(),
     }
     if call.fields.return_token_ids:
         body["prompt_token_ids"] = tally.prompt_token_ids(several=call.several_prompts)
-    if call.shape.opening is not None and call.wanted.prompt is not None:  # vLLM has it there in chats
-        body["prompt_logprobs"] = parts[0].prompt_logprobs(made[0].details, made[0].finish)
+    if call.shape.opening is not None and call.logprobs.prompt is not None:  # vLLM has it there in chats
+        body["prompt_logprobs"] = outputs[0].prompt_logprobs(made[0].details, made[0].finish)
     return body
 
 
-def _choice(call: Call, index: int, made: Whole, parts: ChoiceParts) -> Json:
-    part = parts.take(made.text, made.token_ids, made.details, made.finish)
+def _choice(call: Call, index: int, made: Whole, output: ChoiceOutput) -> Json:
+    part = output.take(made.text, made.token_ids, made.details, made.finish)
     chat = call.shape.opening is not None
     content: Json = {"message": {"role": "assistant", "content": part.text}} if chat else {"text": part.text}
-    choice = {"index": index, **content, "logprobs": parts.logprobs(part.listed), **finish_members(made.finish)}
+    choice = {"index": index, **content, "logprobs": output.logprobs(part.listed), **finish_members(made.finish)}
     if call.fields.return_token_ids:
         choice["token_ids"] = made.token_ids
-    if not chat and call.wanted.prompt is not None:
-        choice["prompt_logprobs"] = parts.prompt_logprobs(made.details, made.finish)
+    if not chat and call.logprobs.prompt is not None:
+        choice["prompt_logprobs"] = output.prompt_logprobs(made.details, made.finish)
     return choice
 
 
 class _ChunkStream:
     """The `StreamForm` of both OpenAI routes: opening chunk a choice, text as it comes, last chunk a choice, usage."""
 
-    def __init__(self, call: Call, generation: Generation, parts: list[ChoiceParts], head: Json) -> None:
+    def __init__(self, call: Call, generation: Generation, outputs: list[ChoiceOutput], head: Json) -> None:
         options = call.fields.stream_options or StreamOptions()
         self._call = call
-        self._parts = parts
+        self._outputs = outputs
         self._ends = _Ends(call)
         self._ids = call.fields.return_token_ids
         self._include_usage = bool(options.include_usage)
@@ -180,15 +181,15 @@ class _ChunkStream:
     def opening(self) -> bytes:
         """The first chunk of each choice."""
         prompts = self._tally.prompt_token_ids(several=self._call.several_prompts) if self._ids else None
-        return self._chunks.opening([parts.opening() for parts in self._parts], prompts)
+        return self._chunks.opening([output.opening() for output in self._outputs], prompts)
 
     def row(self, index: int, row: TextRow) -> bytes:
         """A chunk for the text, and one for the end."""
         usage = self._tally.usage() if self._continuous else None
         ids = row.token_ids if self._ids else None
-        parts = self._parts[index]
-        part = parts.take(row.text, row.token_ids, row.details, row.finish)
-        logprobs = parts.logprobs(part.listed) if part.listed else None
+        output = self._outputs[index]
+        part = output.take(row.text, row.token_ids, row.details, row.finish)
+        logprobs = output.logprobs(part.listed) if part.listed else None
         chunk = b""
         if part.text or ids or logprobs:
             chunk = self._chunks.text(index, part.text, logprobs=logprobs, token_ids=ids, usage=usage)
@@ -198,7 +199,7 @@ class _ChunkStream:
 
     def text_event(self, index: int) -> tuple[bytes, bytes] | None:
         """A chunk's fixed parts, where it carries neither ids nor log probabilities nor usage."""
-        is_plain = not (self._ids or self._continuous or self._call.wanted.output is not None)
+        is_plain = not (self._ids or self._continuous or self._call.logprobs.output is not None)
         return self._chunks.around_text(index) if is_plain else None
 
     def failure(self, finish: FinishReason) -> Failure | None:

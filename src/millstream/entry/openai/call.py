@@ -1,42 +1,28 @@
-"""The part of understanding a request that chat and completions share: model, rid, limits, one request for each choice."""
+"""The part of understanding a request that chat and completions share: choices, limits, one request for each choice."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 
-from millstream.entry.limits import MAX_RID_CHARS
-from millstream.entry.openai.protocol import MAX_CHOICES, GenerationFields
-from millstream.entry.sampling import cache_namespace
+from millstream.entry.fields import check_range
+from millstream.entry.limits import MAX_CHOICES
+from millstream.entry.openai.protocol import GenerationFields
+from millstream.entry.terms import Terms
 from millstream.errors import RequestError
-from millstream.messages import GenerateReqInput, LogprobParams, Timing
+from millstream.messages import GenerateReqInput, LogprobParams
 from millstream.messages.sampling import MAX_COUNT
 
 
-def resolve_rid(rid: str | None) -> str:
-    """The client's rid, or a new one.
-
-    Raises:
-        RequestError: it is empty, too long or not printable.
-    """
-    if rid is None:
-        return uuid.uuid4().hex
-    if not 1 <= len(rid) <= MAX_RID_CHARS or not rid.isascii() or not rid.isprintable():
-        raise RequestError(f"rid must be 1 to {MAX_RID_CHARS} printable ASCII characters.", param="rid")
-    return rid
-
-
-def check_choices(n: int, prompts: int, places: int, *, param: str = "n") -> None:
-    """Check the number of choices before anything is made for them; `places`: requests the scheduler takes on at a time.
+def check_choices(n: int, prompts: int, capacity: int, *, param: str = "n") -> None:
+    """Check the number of choices before anything is made for them; `capacity`: requests the scheduler takes on at a time.
 
     `param` is what the client calls `n`, the choices made for each prompt.
 
     Raises:
-        RequestError: none, or too many: more than `places` would be refused at any time.
+        RequestError: none, or too many: more than `capacity` would be refused at any time.
     """
-    if not 1 <= n <= MAX_CHOICES:
-        raise RequestError(f"{param} is {n}; it must be from 1 to {MAX_CHOICES}.", param=param)
-    most = min(MAX_CHOICES, places)
+    check_range(param, n, 1, MAX_CHOICES)
+    most = min(MAX_CHOICES, capacity)
     if n * prompts > most:
         raise RequestError(
             f"{prompts} prompts with {param} = {n} make {n * prompts} choices; at most {most} are allowed.",
@@ -61,20 +47,17 @@ def max_new_tokens(fields: GenerationFields, least: int) -> int | None:
         RequestError: one of the two is out of range.
     """
     for name, limit in (("max_tokens", fields.max_tokens), ("max_completion_tokens", fields.max_completion_tokens)):
-        if limit is not None and not least <= limit <= MAX_COUNT:
-            raise RequestError(f"{name} is {limit}; it must be from {least} to {MAX_COUNT}.", param=name)
+        if limit is not None:
+            check_range(name, limit, least, MAX_COUNT)
     return fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
 
 
 def make_requests(
     fields: GenerationFields,
-    rid: str,
+    terms: Terms,
     prompts: Sequence[str | list[int]],
     *,
     add_special_tokens: bool,
-    deadline: float | None,
-    received: float,
-    adapted: float,
     width: int | None = None,
     least_tokens: int = 1,
     logprobs: LogprobParams | None = None,
@@ -86,22 +69,16 @@ def make_requests(
     """
     limit = max_new_tokens(fields, least_tokens)
     width = width or fields.n
-    namespace = cache_namespace(fields.cache_salt, fields.extra_key)
     progress = fields.stream and fields.stream_options is not None and bool(fields.stream_options.include_progress)
     single = width * len(prompts) == 1
     return [
-        GenerateReqInput(
-            rid=rid if single else f"{rid}-{number * width + choice}",
-            text=prompt if isinstance(prompt, str) else None,
-            input_ids=None if isinstance(prompt, str) else prompt,
+        terms.request(
+            prompt,
+            fields.to_sampling(max_new_tokens=limit, min_new_tokens=fields.min_tokens, choice=choice),
+            number=None if single else number * width + choice,
             add_special_tokens=add_special_tokens,
-            sampling=fields.to_sampling(max_new_tokens=limit, min_new_tokens=fields.min_tokens, choice=choice),
-            cache_namespace=namespace,
-            priority=fields.priority,
-            deadline=deadline,
             progress=progress and number == choice == 0,  # the others are beside it
             logprobs=logprobs,
-            timing=Timing(received=received, adapted=adapted),
         )
         for number, prompt in enumerate(prompts)
         for choice in range(width)

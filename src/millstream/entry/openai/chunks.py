@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from millstream.entry.fields import Json
 from millstream.entry.sse import event
 from millstream.errors import InvariantError
 from millstream.messages import FinishReason, Length, Stop
 
 _encode = msgspec.json.encode
-Json = dict[str, Any]
 
 
 class Shape(NamedTuple):
@@ -107,10 +107,10 @@ class ChunkWriter:
         usage: Json | None = None,
     ) -> bytes:
         """A chunk with new text of one choice."""
-        told = b"null" if logprobs is None else _encode(logprobs)
+        logprobs_json = b"null" if logprobs is None else _encode(logprobs)
         ids = b"" if token_ids is None else b',"token_ids":' + _encode(token_ids)
         tail = self._text_tail if usage is None else b'}],"usage":' + _encode(usage) + b"}\n\n"
-        return b"".join((self._text_heads[index], _encode(text), self._text_middle, told, self._no_finish, ids, tail))
+        return b"".join((self._text_heads[index], _encode(text), self._text_middle, logprobs_json, self._no_finish, ids, tail))
 
     def finish(self, index: int, finish: FinishReason, usage: Json | None = None) -> bytes:
         """The last chunk of one choice."""

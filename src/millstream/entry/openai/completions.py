@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.entry.deadline import resolve_deadline
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.answer import Call, answer
-from millstream.entry.openai.call import check_choices, check_stream_options, make_requests, resolve_rid
+from millstream.entry.openai.call import check_choices, check_stream_options, make_requests
 from millstream.entry.openai.chunks import COMPLETION_SHAPE
+from millstream.entry.openai.logprob_options import LogprobOptions
 from millstream.entry.openai.protocol import COMPLETIONS, CompletionRequest
-from millstream.entry.openai.wanted import Wanted
-from millstream.entry.priority import check_priority
+from millstream.entry.prompts import parse_prompts
 from millstream.entry.service import Service
+from millstream.entry.terms import read_terms
 from millstream.errors import RequestError
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
-
-_FORMS = "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids."
 
 
 async def completions(exchange: Exchange, service: Service) -> None:
@@ -31,26 +29,22 @@ async def completions(exchange: Exchange, service: Service) -> None:
 async def _run(exchange: Exchange, service: Service, request: CompletionRequest, received: float) -> None:
     service.check_ready()
     model = service.resolve_model(request.model)
-    _check_width(request, prompts=_count(request.prompt), places=service.places)
+    _check_width(request, prompts=_count(request.prompt), capacity=service.capacity)
     check_stream_options(request)
-    wanted = _wanted(request, service)
-    prompts, several = parse_prompts(request.prompt)
-    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
-    rid = resolve_rid(request.rid)
+    logprobs = _logprob_options(request, service)
+    prompts, several = parse_prompts(request.prompt, "prompt")
+    terms = read_terms(exchange, service, request, received)
     call = Call(
-        rid=rid,
+        rid=terms.rid,
         fields=request,
         requests=make_requests(
             request,
-            rid,
+            terms,
             prompts,
             add_special_tokens=request.add_special_tokens,
-            deadline=resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received),
-            received=received,
-            adapted=service.clock(),
             width=request.width,
             least_tokens=0,  # only to read the prompt: for its log probabilities, or to have it cached
-            logprobs=wanted.params(),
+            logprobs=logprobs.params(),
         ),
         origin=Origin(
             api="completions",
@@ -60,7 +54,7 @@ async def _run(exchange: Exchange, service: Service, request: CompletionRequest,
             default_max_new_tokens=DEFAULT_MAX_TOKENS,
         ),
         shape=COMPLETION_SHAPE,
-        wanted=wanted,
+        logprobs=logprobs,
         width=request.width,
         echo=prompts if request.echo else None,
         several_prompts=several,
@@ -68,57 +62,35 @@ async def _run(exchange: Exchange, service: Service, request: CompletionRequest,
     await answer(exchange, service, call)
 
 
-def _check_width(request: CompletionRequest, prompts: int, places: int) -> None:
+def _check_width(request: CompletionRequest, prompts: int, capacity: int) -> None:
     """Check `n` and `best_of`, how many choices are given and how many are made for them.
 
     Raises:
         RequestError: one of them is out of range, or a choice is to be streamed that may not be given.
     """
-    check_choices(request.n, prompts, places)
+    check_choices(request.n, prompts, capacity)
     best_of = request.best_of
     if best_of is None:
         return
     if best_of < request.n:
         raise RequestError(f"best_of is {best_of}; it must be at least n, {request.n}.", param="best_of")
-    check_choices(best_of, prompts, places, param="best_of")
+    check_choices(best_of, prompts, capacity, param="best_of")
     if request.stream and best_of > request.n:
         raise RequestError(f"best_of is {best_of}; in a stream it must equal n, {request.n}.", param="best_of")
 
 
-def _wanted(request: CompletionRequest, service: Service) -> Wanted:
+def _logprob_options(request: CompletionRequest, service: Service) -> LogprobOptions:
     """What the request says about log probabilities.
 
     Raises:
         RequestError: it is wrong.
     """
-    wanted = Wanted(request.logprobs, request.prompt_logprobs, echo=request.echo, ranks=request.width > request.n)
+    logprobs = LogprobOptions(request.logprobs, request.prompt_logprobs, echo=request.echo, ranks=request.width > request.n)
     names = {"logprobs": request.logprobs, "prompt_logprobs": request.prompt_logprobs}
-    wanted.check(names, stream=request.stream, engine=service.manager.engine)
-    return wanted
+    logprobs.check(names, stream=request.stream, engine=service.manager.engine)
+    return logprobs
 
 
 def _count(prompt: str | list[Any]) -> int:
     """How many prompts these are, as far as the first item tells."""
     return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
-
-
-def parse_prompts(prompt: str | list[Any]) -> tuple[list[str | list[int]], bool]:
-    """The prompts, and whether the client sent a list of them.
-
-    Raises:
-        RequestError: an empty or mixed list.
-    """
-    if isinstance(prompt, str):
-        return [prompt], False
-    if not prompt:
-        raise RequestError("prompt is an empty list.", param="prompt")
-    if is_ids(prompt):
-        return [prompt], False
-    if all(isinstance(item, str) for item in prompt) or all(is_ids(item) for item in prompt):
-        return list(prompt), True
-    raise RequestError(_FORMS, param="prompt")
-
-
-def is_ids(value: Any) -> bool:
-    """Whether `value` is a list of integers with at least one item."""
-    return isinstance(value, list) and set(map(type, value)) == {int}

@@ -18,54 +18,46 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from millstream.entry.deadline import before, resolve_deadline
-from millstream.entry.failure import Failure, RequestFailed, failure_of_abort
+from millstream.entry.failure import RequestFailed, failure_of_end
+from millstream.entry.fields import check_count, check_range
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.openai.call import resolve_rid
-from millstream.entry.openai.completions import is_ids
 from millstream.entry.openai.embeddings_protocol import EMBEDDINGS, EmbeddingRequest
-from millstream.entry.priority import check_priority
+from millstream.entry.prompt_encoder import LARGE_CHARS
+from millstream.entry.prompts import is_ids, parse_prompts
 from millstream.entry.release import release_after
-from millstream.entry.sampling import cache_namespace
 from millstream.entry.service import Service
-from millstream.entry.tokenize import LARGE_CHARS, check_prompt
+from millstream.entry.terms import Terms, read_terms
+from millstream.entry.tokenize import check_prompt
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.entry.whole import collect
 from millstream.errors import InvariantError, OverloadError, RequestError
-from millstream.messages import Abort, FinishReason, GenerateReqInput, SamplingParams, Timing
+from millstream.messages import GenerateReqInput, SamplingParams
 
 MAX_INPUTS = 2048  # OpenAI's
 NUMBER_CHARS = 20  # of JSON, about, for one number of an embedding
-
-_FORMS = "input must be a string, a list of strings, a list of token ids, or a list of lists of token ids."
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Call:
     """One call, understood: an input is its ids."""
 
-    rid: str
+    terms: Terms
     inputs: list[list[int]]
     request: EmbeddingRequest
     origin: Origin
-    deadline: float | None  # seconds, the service's clock
-    received: float
 
-    def part(self, start: int, end: int, adapted: float) -> list[GenerateReqInput]:
+    def requests(self, start: int, end: int) -> list[GenerateReqInput]:
         """The requests of inputs `start` to `end` - 1."""
+        is_single = len(self.inputs) == 1
         return [
-            GenerateReqInput(
-                rid=self.rid if len(self.inputs) == 1 else f"{self.rid}-{start + number}",
-                input_ids=ids,
-                sampling=SamplingParams(max_new_tokens=0),
+            self.terms.request(
+                ids,
+                SamplingParams(max_new_tokens=0),
+                number=None if is_single else start + index,
                 wants_embedding=True,
-                cache_namespace=cache_namespace(self.request.cache_salt, self.request.extra_key),
-                priority=self.request.priority,
-                deadline=self.deadline,
-                timing=Timing(received=self.received, adapted=adapted),
             )
-            for number, ids in enumerate(self.inputs[start:end])
+            for index, ids in enumerate(self.inputs[start:end])
         ]
 
 
@@ -85,22 +77,19 @@ async def _run(exchange: Exchange, service: Service, request: EmbeddingRequest, 
         request_id=exchange.request_id,
     )
     check_dimensions(request.dimensions, manager.engine.hidden_size)
-    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
     inputs = parse_inputs(request.input)
-    deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
+    terms = read_terms(exchange, service, request, received)
     call = _Call(
-        rid=resolve_rid(request.rid),
-        inputs=await before(deadline, received, service.clock, _encode(manager, inputs)),
+        terms=terms,
+        inputs=await terms.in_time(_encode(manager, inputs)),
         request=request,
         origin=origin,
-        deadline=deadline,
-        received=received,
     )
     states: list[bytes] = []
     while len(states) < len(inputs):
         states += await _compute_part(service, call, len(states))
     size = len(states) * (request.dimensions or manager.engine.hidden_size) * NUMBER_CHARS
-    await exchange.send_json(await manager.prompts.off_loop(size, partial(_body, call, states), rid=call.rid))
+    await exchange.send_json(await manager.prompts.off_loop(size, partial(_body, call, states), rid=terms.rid))
 
 
 def check_dimensions(dimensions: int | None, hidden_size: int) -> None:
@@ -111,8 +100,8 @@ def check_dimensions(dimensions: int | None, hidden_size: int) -> None:
     """
     if not hidden_size:
         raise RequestError("The served model gives no embeddings.", code="unsupported_model")
-    if dimensions is not None and not 1 <= dimensions <= hidden_size:
-        raise RequestError(f"dimensions is {dimensions}; it must be from 1 to {hidden_size}.", param="dimensions")
+    if dimensions is not None:
+        check_range("dimensions", dimensions, 1, hidden_size)
 
 
 def parse_inputs(given: str | list[Any]) -> list[str | list[int]]:
@@ -124,14 +113,11 @@ def parse_inputs(given: str | list[Any]) -> list[str | list[int]]:
     inputs: list[Any] = [given] if isinstance(given, str) or is_ids(given) else list(given)
     if not inputs:
         raise RequestError("input is an empty list.", param="input")
-    if len(inputs) > MAX_INPUTS:
-        raise RequestError(f"input has {len(inputs)} items; at most {MAX_INPUTS} are allowed.", param="input")
+    check_count("input", len(inputs), MAX_INPUTS)
     for index, item in enumerate(inputs):
         if item in ("", []):
             raise RequestError(f"{_name(index, inputs)} is empty.", param=_name(index, inputs))
-    if not (all(isinstance(item, str) for item in inputs) or all(is_ids(item) for item in inputs)):
-        raise RequestError(_FORMS, param="input")
-    return inputs
+    return parse_prompts(given, "input")[0]
 
 
 def _name(index: int, inputs: Sequence[Any]) -> str:
@@ -171,13 +157,13 @@ async def _compute_part(service: Service, call: _Call, start: int) -> list[bytes
         MillstreamError, RequestFailed: an input failed.
     """
     manager = service.manager
-    generation = await _admit(service, call, start, start + min(manager.engine.max_running_requests, service.places))
+    generation = await _admit(service, call, start, start + min(manager.engine.max_running_requests, service.capacity))
     with release_after(manager, generation):
-        made = await collect(generation, _failure)
+        made = await collect(generation, failure_of_end)
         generation.stamp_written(service.clock(), last=True)
     states = [None if each.details is None else each.details.embedding for each in made]
     if None in states:
-        raise InvariantError(f"a request of {call.rid} ended without its embedding")
+        raise InvariantError(f"a request of {call.terms.rid} ended without its embedding")
     return [state for state in states if state is not None]
 
 
@@ -185,17 +171,12 @@ async def _admit(service: Service, call: _Call, start: int, end: int) -> Generat
     """Have a part of the call taken on. The first may be refused; the others wait until there is room."""
     while True:
         try:
-            requests = call.part(start, end, service.clock())
-            return await service.manager.generate_request(call.rid, requests, call.origin)
+            return await service.manager.generate_request(call.terms.rid, call.requests(start, end), call.origin)
         except (OverloadError, RequestFailed) as error:
             is_full = isinstance(error, OverloadError) or error.failure.status == OverloadError.status
             if start == 0 or not is_full:
                 raise
-        await before(call.deadline, call.received, service.clock, asyncio.sleep(service.retry_after_s))
-
-
-def _failure(finish: FinishReason) -> Failure | None:
-    return failure_of_abort(finish) if isinstance(finish, Abort) else None
+        await call.terms.in_time(asyncio.sleep(service.retry_after_s))
 
 
 def _body(call: _Call, states: Sequence[bytes]) -> bytes:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from millstream.entry.fields import FieldRules, Refused
 from millstream.entry.limits import Priority, Rid, Salt, Timeout
+from millstream.entry.openai.protocol import FORMS
 
 
 class EmbeddingRequest(Struct, kw_only=True):
@@ -29,6 +30,7 @@ _NO_MEDIA = "this server takes text only"
 EMBEDDINGS = FieldRules(
     honoured=EmbeddingRequest,
     example={"input": "The food was delicious."},
+    forms=FORMS,
     without_effect={
         "user": "not used",
         "metadata": "not stored",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from millstream.entry.fields import Json
 from millstream.entry.openai.listing import Listed
 from millstream.text.token_bytes import TokenBytes, token_text
 
 LEAST = -9999.0  # OpenAI's word for a token that cannot be: JSON has no minus infinity
-Json = dict[str, Any]
 
 
 class TokenNames:
@@ -50,7 +49,7 @@ def chat_logprobs(listed: Sequence[Listed], names: TokenNames, top: int) -> Json
 def _entry(names: TokenNames, token_id: int, logprob: float | None, *, at_start: bool) -> Json:
     return {
         "token": names.text(token_id, at_start=at_start),
-        "logprob": _told(logprob),
+        "logprob": _finite_or_none(logprob),
         "bytes": names.bytes(token_id, at_start=at_start),
     }
 
@@ -58,11 +57,11 @@ def _entry(names: TokenNames, token_id: int, logprob: float | None, *, at_start:
 def completion_logprobs(listed: Sequence[Listed], names: TokenNames, top: int) -> Json:
     """`logprobs` of a completions choice, or of a part of it. With `top` 0 there are no alternatives.
 
-    The token that stands there is always among the alternatives. Two ids may be written alike; the likelier one is told.
+    The token that stands there is always among the alternatives. Two ids may be written alike; the likelier one is given.
     """
     return {
         "tokens": [names.text(token.token_id, at_start=token.place.at_start) for token in listed],
-        "token_logprobs": [_told(token.logprob) for token in listed],
+        "token_logprobs": [_finite_or_none(token.logprob) for token in listed],
         "top_logprobs": [_alternatives(token, names, top) for token in listed] if top else None,
         "text_offset": [token.place.offset for token in listed],
     }
@@ -71,29 +70,29 @@ def completion_logprobs(listed: Sequence[Listed], names: TokenNames, top: int) -
 def _alternatives(token: Listed, names: TokenNames, top: int) -> Json | None:
     if token.logprob is None:
         return None
-    told: Json = {}
+    alternatives: Json = {}
     pairs = [*zip(token.top_ids[:top], token.top, strict=False), (token.token_id, token.logprob)]
     for token_id, value in pairs:
-        told.setdefault(names.text(token_id, at_start=token.place.at_start), finite(value))
-    return told
+        alternatives.setdefault(names.text(token_id, at_start=token.place.at_start), finite(value))
+    return alternatives
 
 
 def prompt_logprobs(listed: Sequence[Listed], names: TokenNames, top: int) -> list[Json | None]:
     """vLLM's list over the positions of a prompt: for each the likeliest ids and the one that stands there; none for the first.
 
-    The rank is told of those among the likeliest, which are known by it.
+    The rank is given for those among the likeliest, which are known by it.
     """
     return [None if token.logprob is None else _ranked(token, names, top) for token in listed]
 
 
 def _ranked(token: Listed, names: TokenNames, top: int) -> Json:
-    told: Json = {}
+    alternatives: Json = {}
     pairs = zip(token.top_ids[:top], token.top, strict=False)
     for rank, (token_id, value) in enumerate(pairs, start=1):
-        told[str(token_id)] = {"logprob": finite(value), "rank": rank, "decoded_token": names.text(token_id)}
-    own = {"logprob": _told(token.logprob), "decoded_token": names.text(token.token_id)}
-    told.setdefault(str(token.token_id), own)
-    return told
+        alternatives[str(token_id)] = {"logprob": finite(value), "rank": rank, "decoded_token": names.text(token_id)}
+    own = {"logprob": _finite_or_none(token.logprob), "decoded_token": names.text(token.token_id)}
+    alternatives.setdefault(str(token.token_id), own)
+    return alternatives
 
 
 def finite(value: float) -> float:
@@ -101,5 +100,5 @@ def finite(value: float) -> float:
     return value if value > LEAST else LEAST  # NaN compares false
 
 
-def _told(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     return None if value is None else finite(value)

@@ -6,16 +6,24 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from millstream.entry.chat_messages import MESSAGE
 from millstream.entry.fields import FieldRules, Refused
 from millstream.entry.grammar import Choices, JsonSource, ResponseFormat, StructuredOutputs, spec_of, spec_of_format
-from millstream.entry.limits import AnswerTokens, MaxTokens, MinTokens, Priority, Prompts, Rid, Salt, Timeout, declared
-from millstream.entry.openai.messages import MESSAGE
-from millstream.entry.openai.wanted import MAX_TOP
+from millstream.entry.limits import (
+    MAX_CHOICES,
+    AnswerTokens,
+    MaxTokens,
+    MinTokens,
+    Priority,
+    Prompts,
+    Rid,
+    Salt,
+    Timeout,
+    declared,
+)
+from millstream.entry.openai.logprob_options import MAX_TOP
 from millstream.entry.sampling import SamplingFields
 from millstream.messages.grammar import GrammarSpec
-
-MAX_CHOICES = 128  # n, and n times the number of prompts
-
 
 TopLogprobs = Annotated[int, declared(minimum=0, maximum=MAX_TOP)]
 
@@ -111,7 +119,7 @@ _WITHOUT_EFFECT = {
 }
 
 # what a field without effect must look like all the same
-_FORMS: dict[str, Any] = {
+FORMS: dict[str, Any] = {
     "user": str,
     "metadata": Annotated[dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)],
     "store": bool,
@@ -188,7 +196,7 @@ CHAT = FieldRules(
     parts={"messages": MESSAGE},
     example={"messages": [{"role": "user", "content": "Say hello"}]},
     without_effect=_WITHOUT_EFFECT,
-    forms=_FORMS,
+    forms=FORMS,
     refused={
         **_REFUSED,
         "chat_template": Refused(_NO_TEMPLATES),
@@ -202,7 +210,7 @@ COMPLETIONS = FieldRules(
     honoured=CompletionRequest,
     example={"prompt": "Once upon a time"},
     without_effect=_WITHOUT_EFFECT,
-    forms=_FORMS,
+    forms=FORMS,
     refused={
         **_REFUSED,
         "top_logprobs": Refused("use `logprobs`, a number here"),

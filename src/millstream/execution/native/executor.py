@@ -22,12 +22,12 @@ from millstream.checkpoint.weights import Checkpoint, open_checkpoint
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
-from millstream.execution.logprobs import note_prompt, prompt_positions
+from millstream.execution.logprobs import add_prompt_logprobs, prompt_positions
 from millstream.execution.machine import capabilities_of, context_limit, machine_memory, num_cores, pool_pages
 from millstream.execution.native.availability import find_native, native_module
 from millstream.execution.native.loader import kv_bytes_per_token, load_native_model
 from millstream.execution.native.packing import plan_matrices, total_bytes
-from millstream.execution.native.parts import Part, Question, cut, prompt_question
+from millstream.execution.native.row_parts import LogprobQuery, RowPart, cut, prompt_query
 from millstream.execution.native.sampler import StepSampler
 from millstream.execution.plan import ExecutorPlan
 from millstream.execution.sampling import NOT_FINITE
@@ -58,11 +58,11 @@ class NativeExecutor:
             return output
         self._copy_pages(rows)
         before, parts = cut(rows, max(1, MAX_LOGITS // self.capabilities.vocab_size))
-        told = {index: no_logprobs() for index, row in enumerate(rows) if prompt_positions(row)}
+        prompts = {index: no_logprobs() for index, row in enumerate(rows) if prompt_positions(row)}
         for index, part in before:
             self._run([part])
-            if (question := prompt_question(part, 0)) is not None:
-                told[index].extend(*self._answer([question]))
+            if (query := prompt_query(part, 0)) is not None:
+                prompts[index].extend(*self._answer([query]))
         self._run(parts)
         self._keep(parts, output)
         self._check_states(rows, output)
@@ -75,14 +75,14 @@ class NativeExecutor:
             for index in note_drawn(output, sampled, drawn, errors):
                 self._heal(rows[index])
             sampler.restore()
-        self._tell(parts, firsts, told, output)
+        self._add_logprobs(parts, firsts, prompts, output)
         return output
 
     def forward_logits(self, batch: ForwardBatch) -> list[Floats]:
         """Run one step without sampling; return each row's float32 logits at all its positions, `[reach - start, vocab]`."""
         counts = [row.reach - row.start for row in batch.rows]
         self._copy_pages(batch.rows)
-        self._run([Part(row, row.start, row.reach, count) for row, count in zip(batch.rows, counts, strict=True)])
+        self._run([RowPart(row, row.start, row.reach, count) for row, count in zip(batch.rows, counts, strict=True)])
         logits = self._model.logits()[:, : self.capabilities.vocab_size].copy()
         return np.split(logits, np.cumsum(counts)[:-1])
 
@@ -95,41 +95,43 @@ class NativeExecutor:
             for source, target in row.copies:
                 self._model.copy_page(source, target)
 
-    def _run(self, parts: Sequence[Part]) -> None:
+    def _run(self, parts: Sequence[RowPart]) -> None:
         token_ids = [token_id for part in parts for token_id in part.token_ids]
         rows = [(part.end - part.start, part.start, part.row.pages, part.num_outputs) for part in parts]
         embedded = {index: part.embeds for index, part in enumerate(parts) if len(part.embeds)}
         kept = [index for index, part in enumerate(parts) if part.gives_hidden]
         self._model.forward(np.array(token_ids, dtype=np.int32), rows, embedded, kept)
 
-    def _keep(self, parts: Sequence[Part], output: ForwardOutput) -> None:
+    def _keep(self, parts: Sequence[RowPart], output: ForwardOutput) -> None:
         """Take the states that rows of the last run asked for."""
         if kept := [index for index, part in enumerate(parts) if part.gives_hidden]:
             output.hidden = dict(zip(kept, self._model.kept_states().copy(), strict=True))
 
-    def _tell(self, parts: Sequence[Part], firsts: Sequence[int], told: dict[int, Logprobs], output: ForwardOutput) -> None:
-        """Find the log probabilities of what was drawn, and of prompts, whose earlier positions are in `told`."""
-        prompts = [(index, prompt_question(parts[index], firsts[index])) for index in told]
-        asked = [(index, question) for index, question in prompts if question is not None]
+    def _add_logprobs(
+        self, parts: Sequence[RowPart], firsts: Sequence[int], prompts: dict[int, Logprobs], output: ForwardOutput
+    ) -> None:
+        """Find the log probabilities of what was drawn, and of prompts, whose earlier positions are in `prompts`."""
+        found = [(index, prompt_query(parts[index], firsts[index])) for index in prompts]
+        asked = [(index, query) for index, query in found if query is not None]
         drawn = [
-            (index, Question(firsts[index + 1] - 1 - len(part.row.draft), output.token_ids[index], part.row.logprobs))
+            (index, LogprobQuery(firsts[index + 1] - 1 - len(part.row.draft), output.token_ids[index], part.row.logprobs))
             for index, part in enumerate(parts)
             if part.row.logprobs is not None and output.token_ids[index]
         ]
-        if not told and not drawn:
+        if not prompts and not drawn:
             return
-        answers = self._answer([question for _, question in asked + drawn])
+        answers = self._answer([query for _, query in asked + drawn])
         for (index, _), answer in zip(asked, answers, strict=False):
-            told[index].extend(answer)
-        for index, table in told.items():
-            if not note_prompt(output, index, table):
+            prompts[index].extend(answer)
+        for index, table in prompts.items():
+            if not add_prompt_logprobs(output, index, table):
                 self._heal(parts[index].row)
         for (index, _), answer in zip(drawn, answers[len(asked) :], strict=True):
             output.logprobs[index] = answer
 
-    def _answer(self, questions: Sequence[Question]) -> list[Logprobs]:
-        """Answer questions about the last run's logits as the model made them, on all of its threads."""
-        asked = [(each.output, each.token_ids, each.params.top, each.params.token_ids) for each in questions]
+    def _answer(self, queries: Sequence[LogprobQuery]) -> list[Logprobs]:
+        """Answer queries about the last run's logits as the model made them, on all of its threads."""
+        asked = [(each.output, each.token_ids, each.params.top, each.params.token_ids) for each in queries]
         return [Logprobs(*columns) for columns in self._model.tell(asked)]
 
     def _check_states(self, rows: Sequence[ForwardRow], output: ForwardOutput) -> None:

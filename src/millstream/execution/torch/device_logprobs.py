@@ -1,4 +1,4 @@
-"""Log probabilities where the logits are: only what is told comes to the host. Called by the runner.
+"""Log probabilities where the logits are: only what is asked for comes to the host. Called by the runner.
 
 The values of `execution.logprobs`, as far as sums of float64 made in another order are the same.
 """
@@ -19,7 +19,7 @@ from millstream.messages.details import LogprobParams, Logprobs, no_logprobs
 MAX_ELEMENTS = 1 << 21  # of logits looked at together: a few temporaries of twice their size are alive at once
 
 
-class Question(NamedTuple):
+class LogprobQuery(NamedTuple):
     """What is asked of the logits at consecutive places from `place` on: about the tokens that stand there."""
 
     place: int
@@ -27,13 +27,13 @@ class Question(NamedTuple):
     params: LogprobParams
 
 
-def tell(logits: Tensor, questions: Sequence[Question]) -> list[Logprobs]:
-    """Answer all questions about float32 logits `[positions, vocab]`, which are not changed, with one wait for the device."""
-    flat = [(q.place + i, token_id, q.params) for q in questions for i, token_id in enumerate(q.token_ids)]
+def compute_logprobs(logits: Tensor, queries: Sequence[LogprobQuery]) -> list[Logprobs]:
+    """Answer all queries about float32 logits `[positions, vocab]`, which are not changed, with one wait for the device."""
+    flat = [(q.place + i, token_id, q.params) for q in queries for i, token_id in enumerate(q.token_ids)]
     if not flat:
-        return [no_logprobs() for _ in questions]
-    top = min(max(q.params.top for q in questions), logits.shape[1])
-    width = 1 + max(len(q.params.token_ids) for q in questions)
+        return [no_logprobs() for _ in queries]
+    top = min(max(q.params.top for q in queries), logits.shape[1])
+    width = 1 + max(len(q.params.token_ids) for q in queries)
     numbers = np.zeros((len(flat), 1 + width), dtype=np.int64)  # place, the token itself, those asked for
     for index, (place, token_id, params) in enumerate(flat):
         numbers[index, : 2 + len(params.token_ids)] = (place, token_id, *params.token_ids)
@@ -42,9 +42,9 @@ def tell(logits: Tensor, questions: Sequence[Question]) -> list[Logprobs]:
     values = fetch(torch.cat([_look(logits, part[:, 0], part[:, 1:], top) for part in torch.split(asked, step)]))
     answers = []
     at = 0
-    for question in questions:
-        count, num_asked = len(question.token_ids), len(question.params.token_ids)
-        most = min(question.params.top, top)
+    for query in queries:
+        count, num_asked = len(query.token_ids), len(query.params.token_ids)
+        most = min(query.params.top, top)
         part = values[at : at + count]
         at += count
         answers.append(

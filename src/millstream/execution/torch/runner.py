@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream.execution.interface import Capabilities, ForwardBatch, ForwardOutput, ForwardRow
-from millstream.execution.logprobs import note_prompt, prompt_positions, prompt_tokens
+from millstream.execution.logprobs import add_prompt_logprobs, prompt_positions, prompt_tokens
 from millstream.execution.sampling import NOT_FINITE
 from millstream.execution.torch.attention import AttentionBackend
 from millstream.execution.torch.decode_graphs import DecodeGraphs
 from millstream.execution.torch.decoder import Decoder, StepInput
-from millstream.execution.torch.device_logprobs import MAX_ELEMENTS, Question, tell
+from millstream.execution.torch.device_logprobs import MAX_ELEMENTS, LogprobQuery, compute_logprobs
 from millstream.execution.torch.device_sampler import DeviceSampler, judge
 from millstream.execution.torch.kv_store import KVStore
 from millstream.execution.torch.transfer import upload
@@ -69,7 +69,7 @@ class TorchExecutor:
                 logits, drawn, errors = self._run(rows, sampled, output)
             for index in note_drawn(output, sampled, drawn, errors):
                 self._heal(rows[index])
-            _tell_drawn(logits, rows, sampled, output)
+            _add_drawn_logprobs(logits, rows, sampled, output)
         return output
 
     def forward_logits(self, batch: ForwardBatch) -> list[Tensor]:
@@ -96,7 +96,7 @@ class TorchExecutor:
             output.hidden = dict(zip(kept, hidden[upload(lasts[kept], self._device)].float().cpu().numpy(), strict=True))
         if len(sampled) < len(rows):
             self._check_chunks(rows, hidden, lasts, output)
-        self._tell_prompts(rows, hidden, lasts, output)
+        self._add_prompt_logprobs(rows, hidden, lasts, output)
         if not sampled:
             return torch.empty(0, 0), [], {}
         drawing_rows = [rows[index] for index in sampled]
@@ -153,7 +153,9 @@ class TorchExecutor:
                 output.errors[index] = NOT_FINITE
                 self._heal(rows[index])
 
-    def _tell_prompts(self, rows: Sequence[ForwardRow], hidden: Tensor, lasts: NDArray[np.intp], output: ForwardOutput) -> None:
+    def _add_prompt_logprobs(
+        self, rows: Sequence[ForwardRow], hidden: Tensor, lasts: NDArray[np.intp], output: ForwardOutput
+    ) -> None:
         """Find the log probabilities of prompt tokens. The logits of few positions are held at once."""
         step = max(1, MAX_ELEMENTS // self.capabilities.vocab_size)
         for index, row in enumerate(rows):
@@ -165,8 +167,8 @@ class TorchExecutor:
             for start in range(positions.start, positions.stop, step):
                 part = range(start, min(start + step, positions.stop))
                 logits = self._decoder.logits(hidden[first + part.start - 1 : first + part.stop - 1])
-                table.extend(tell(logits, [Question(0, prompt_tokens(row, part), row.logprobs)])[0])
-            if not note_prompt(output, index, table):
+                table.extend(compute_logprobs(logits, [LogprobQuery(0, prompt_tokens(row, part), row.logprobs)])[0])
+            if not add_prompt_logprobs(output, index, table):
                 self._heal(row)
 
     def _heal_drafts(self, rows: Sequence[ForwardRow], states: Tensor) -> None:
@@ -185,16 +187,16 @@ class TorchExecutor:
         self._store.heal(list(row.pages[: -(-row.reach // self._store.page_size)]))
 
 
-def _tell_drawn(logits: Tensor, rows: Sequence[ForwardRow], sampled: Sequence[int], output: ForwardOutput) -> None:
+def _add_drawn_logprobs(logits: Tensor, rows: Sequence[ForwardRow], sampled: Sequence[int], output: ForwardOutput) -> None:
     """Find the log probabilities of what was drawn, from the logits of each sampled row's last `1 + len(draft)` positions."""
-    questions: list[Question] = []
+    queries: list[LogprobQuery] = []
     asking: list[int] = []
     place = 0
     for index in sampled:
         row, token_ids = rows[index], output.token_ids[index]
         if row.logprobs is not None and token_ids:
-            questions.append(Question(place, token_ids, row.logprobs))
+            queries.append(LogprobQuery(place, token_ids, row.logprobs))
             asking.append(index)
         place += 1 + len(row.draft)
-    if questions:
-        output.logprobs.update(zip(asking, tell(logits, questions), strict=True))
+    if queries:
+        output.logprobs.update(zip(asking, compute_logprobs(logits, queries), strict=True))

@@ -11,6 +11,7 @@ from anthropic.types.shared import ErrorResponse
 
 from tests.support.asgi import Response, post, run
 from tests.support.engine import Entry
+from tests.support.known import known
 
 PATH = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
@@ -33,18 +34,6 @@ def ask(
         return response, server
 
     return run(scenario())
-
-
-def known(value: Any) -> Any:
-    """`value`, a model of the client's: it and all in it have no field that the client's types do not name."""
-    if isinstance(value, pydantic.BaseModel):
-        assert not value.model_extra, (type(value), value.model_extra)
-        for name in value.model_fields_set:
-            known(getattr(value, name))
-    elif isinstance(value, list):
-        for item in value:
-            known(item)
-    return value
 
 
 def message_of(response: Response) -> Message:

@@ -89,6 +89,20 @@ def test_only_json_is_read(content_type: str | None, status: int) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("encoding", "status"), [(None, 200), ("identity", 200), ("gzip", 415), ("Identity, br", 415), ("", 200)]
+)
+def test_a_compressed_body_is_refused_by_its_encoding_and_not_as_bad_json(encoding: str | None, status: int) -> None:
+    async def scenario() -> None:
+        response = await post(Entry().app, CHAT, GOOD, headers={"content-encoding": encoding})
+        assert response.status == status
+        if status != 200:
+            assert response.error["code"] == "unsupported_content_encoding"
+            assert str(encoding) in response.error["message"]
+
+    run(scenario())
+
+
 def test_a_body_over_the_limit_is_refused_by_its_declaration_or_while_it_comes() -> None:
     async def scenario() -> None:
         entry = Entry(ServerConfig(max_body_bytes=1000))

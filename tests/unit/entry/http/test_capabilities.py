@@ -24,7 +24,7 @@ from tests.support.asgi import Response, get, post, run
 from tests.support.engine import NAMES, Entry
 
 INSTEAD_OF = {"input_ids": ("text",), "messages": ("prompt",)}  # fields that exclude each other
-NAMED_AS = {"sampling_seed": "seed", "query": "items"}  # two names of one field; a prompt of both
+NAMED_AS = {"sampling_seed": "seed"}  # two names of one field
 BODIES = Bodies(ROUTES)
 POSTS = [route for route in ROUTES if route.rules is not None]
 paths = pytest.mark.parametrize("route", POSTS, ids=lambda route: route.path)

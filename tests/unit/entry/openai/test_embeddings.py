@@ -140,6 +140,8 @@ def test_an_input_may_fill_the_context() -> None:
         ({"input": "a", "rid": ""}, "rid"),
         ({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
         ({"input": "a", "stream": True}, "stream"),
+        ({"input": "a", "user": 5}, "user"),
+        ({"input": "a", "metadata": "b"}, "metadata"),
     ],
 )
 def test_what_is_wrong_is_refused_by_name_before_anything_runs(body: dict[str, Any], param: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from millstream.entry.openai.protocol import CHAT, COMPLETIONS
 from millstream.messages import Length, Logprobs, RowDetails, Stop
 from tests.support.asgi import Response, post, run
 from tests.support.engine import Entry
-from tests.support.openai_models import EXTENSIONS, extras
+from tests.support.openai_models import EXTENSIONS, MODEL_EXTENSIONS, extras, foreseen
 
 CHAT_PATH, COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -63,13 +65,6 @@ def ask(path: str, body: dict[str, Any]) -> Response:
 ID, TEXT = 40, "I"
 
 
-def usual(path: str, value: dict[str, Any]) -> dict[str, Any]:
-    """The answer without what OpenAI itself sends and its models do not foresee: no finish_reason in chunks of completions."""
-    if path == CHAT_PATH:
-        return value
-    return {**value, "choices": [{**choice, "finish_reason": choice["finish_reason"] or "stop"} for choice in value["choices"]]}
-
-
 @every_route
 @pytest.mark.parametrize("body", ["plain", "everything"])
 def test_answers_are_openais_and_what_they_have_beyond_is_listed(path: str, body: str) -> None:
@@ -86,7 +81,15 @@ def test_so_are_the_chunks_of_a_stream(path: str, body: str) -> None:
     asked = {**(PLAIN if body == "plain" else EVERYTHING)[path], "stream": True, "stream_options": {"include_usage": True}}
     model: type[BaseModel] = ChatCompletionChunk if path == CHAT_PATH else Completion
     for chunk in ask(path, asked).chunks:
-        assert extras(model, usual(path, chunk)) <= EXTENSIONS | ({"service_tier"} if path == COMPLETIONS_PATH else set())
+        assert extras(model, chunk if path == CHAT_PATH else foreseen(chunk)) <= EXTENSIONS | (
+            {"service_tier"} if path == COMPLETIONS_PATH else set()
+        )
+
+
+def test_the_docs_have_the_list_of_what_answers_have_beyond_openais() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "api.md").read_text()
+    listed = text.partition("**Beyond OpenAI's**")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([^`]+)`", listed)) == EXTENSIONS | MODEL_EXTENSIONS | {"service_tier"}
 
 
 def test_an_unknown_member_is_found_at_any_depth() -> None:

@@ -175,6 +175,20 @@ def test_a_right_value_of_any_field_passes_and_so_does_null(path: str) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+@pytest.mark.parametrize("name", ["name", "refusal", "reasoning_content", "reasoning", "tool_call_id"])
+@pytest.mark.parametrize("value", NO_STRING)
+def test_what_is_no_text_in_a_message_is_refused_and_never_written_into_a_prompt(path: str, name: str, value: Any) -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        messages = [*HI, {"role": "assistant", "content": "a", name: value}]
+        response = await post(entry.app, path, {"messages": messages})
+        assert (response.status, response.error["param"]) == (400, f"messages[1].{name}")
+        assert entry.engine.requests == []
+
+    run(scenario())
+
+
 @every_route
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e400", r'"\ud83d"', r'["\udc00"]', r'{"\ud800": 1}', "01"])
 def test_what_is_no_json_is_refused_wherever_it_stands(path: str, value: str) -> None:

@@ -98,7 +98,7 @@ def whole(native_embedded: NativeExecutor) -> Logprobs:
 def test_values_are_those_of_the_logits(native_embedded: NativeExecutor, whole: Logprobs) -> None:
     (pages,) = shuffled_pages(native_embedded, len(PROMPT))
     logits = native_embedded.forward_logits(ForwardBatch([row(PROMPT, pages)]))[0]
-    expected = logprobs.tell(logits, [*PROMPT[1:], int(logits[-1].argmax())], PARAMS)
+    expected = logprobs.compute_logprobs(logits, [*PROMPT[1:], int(logits[-1].argmax())], PARAMS)
     assert whole.top_ids == expected.top_ids
     for ours, theirs in ((whole.chosen, expected.chosen), (whole.top, expected.top), (whole.asked, expected.asked)):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-11)

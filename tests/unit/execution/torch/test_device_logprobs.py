@@ -13,7 +13,7 @@ from millstream.execution import logprobs
 from millstream.execution.interface import ForwardBatch, ForwardOutput
 from millstream.execution.sampling import NOT_FINITE
 from millstream.execution.torch import device_logprobs, runner
-from millstream.execution.torch.device_logprobs import Question, tell
+from millstream.execution.torch.device_logprobs import LogprobQuery, compute_logprobs
 from millstream.execution.torch.runner import TorchExecutor
 from millstream.messages.details import LogprobParams, Logprobs, no_logprobs
 from millstream.messages.sampling import SamplingParams
@@ -41,26 +41,26 @@ def test_answers_are_those_of_numpy(seed: int, data: st.DataObject) -> None:
         asked = tuple(data.draw(st.lists(st.integers(0, VOCAB - 1), max_size=3)))
         params = LogprobParams(top=data.draw(st.sampled_from([0, 1, 5, VOCAB, VOCAB + 9])), token_ids=asked)
         ids = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=count, max_size=count))
-        questions.append(Question(place, ids, params))
-        expected.append(logprobs.tell(logits[place : place + count], ids, params))
+        questions.append(LogprobQuery(place, ids, params))
+        expected.append(logprobs.compute_logprobs(logits[place : place + count], ids, params))
         place += max(1, count)
     before = logits.copy()
-    for told, wanted in zip(tell(torch.from_numpy(logits), questions), expected, strict=True):
+    for told, wanted in zip(compute_logprobs(torch.from_numpy(logits), questions), expected, strict=True):
         assert_close(told, wanted, 1e-12)
     np.testing.assert_array_equal(logits, before)
 
 
 def test_many_positions_are_looked_at_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = np.random.default_rng(1).normal(0, 3, (7, VOCAB)).astype(np.float32)
-    question = Question(0, [5] * 7, LogprobParams(top=3))
-    (whole,) = tell(torch.from_numpy(logits), [question])
+    question = LogprobQuery(0, [5] * 7, LogprobParams(top=3))
+    (whole,) = compute_logprobs(torch.from_numpy(logits), [question])
     monkeypatch.setattr(device_logprobs, "MAX_ELEMENTS", 2 * VOCAB)
-    assert tell(torch.from_numpy(logits), [question]) == [whole]
+    assert compute_logprobs(torch.from_numpy(logits), [question]) == [whole]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_shows(bad: float) -> None:
-    (told,) = tell(torch.full((1, VOCAB), bad), [Question(0, [3], LogprobParams(top=2))])
+    (told,) = compute_logprobs(torch.full((1, VOCAB), bad), [LogprobQuery(0, [3], LogprobParams(top=2))])
     assert not logprobs.is_finite(told)
 
 
@@ -91,7 +91,7 @@ def told_by(executor: TorchExecutor, ends: list[int], params: LogprobParams = PA
 def test_a_prompt_is_told_position_by_position_however_it_is_cut(small: TorchExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     (pages,) = shuffled_pages(small, len(PROMPT))
     logits = small.forward_logits(ForwardBatch([row(PROMPT, pages)]))[0].numpy()
-    expected = logprobs.tell(logits[:-1], PROMPT[1:], PARAMS)
+    expected = logprobs.compute_logprobs(logits[:-1], PROMPT[1:], PARAMS)
     for size in (1, 4, 12, 13):
         assert_close(told_by(small, cuts(len(PROMPT), size)), expected, 1e-4)
     assert_close(told_by(small, [13], LogprobParams(top=4, token_ids=(3, 1), prompt_start=9)), expected.part(8), 1e-4)
@@ -111,7 +111,7 @@ def test_what_is_drawn_is_told_from_the_models_own_logits(small: TorchExecutor) 
     assert sorted(output.logprobs) == [0, 1]
     assert output.prompt_logprobs == {}
     for index, params in ((0, LogprobParams(top=2)), (1, LogprobParams(token_ids=(7,)))):
-        assert_close(output.logprobs[index], logprobs.tell(logits, output.token_ids[index], params), 1e-4)
+        assert_close(output.logprobs[index], logprobs.compute_logprobs(logits, output.token_ids[index], params), 1e-4)
 
 
 def test_each_token_of_a_draft_has_its_own(small: TorchExecutor) -> None:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millstream.entry.failure import Failure
+from millstream.entry.fields import Json
 from millstream.entry.generation import Generation
 from millstream.entry.openai.responses.ids import output_id
 from millstream.entry.openai.responses.items import Item
 from millstream.entry.openai.responses.protocol import ResponseRequest
 from millstream.messages import Abort, FinishReason, Length
-
-Json = dict[str, Any]
 
 
 class Output(NamedTuple):

@@ -6,26 +6,22 @@ import logging
 
 import msgspec
 
-from millstream.entry.deadline import before, resolve_deadline
-from millstream.entry.failure import INTERNAL, RequestFailed
+from millstream.entry.failure import INTERNAL, RequestFailed, failure_of_unasked_end
+from millstream.entry.fields import refusal
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.openai.call import resolve_rid
 from millstream.entry.openai.responses.body import Draft, Output
 from millstream.entry.openai.responses.events import ResponseStream
 from millstream.entry.openai.responses.history import conversation
 from millstream.entry.openai.responses.ids import new_response_id
-from millstream.entry.openai.responses.job import Job, failure_of
+from millstream.entry.openai.responses.job import Job
 from millstream.entry.openai.responses.prompt import prompt_of
 from millstream.entry.openai.responses.protocol import RESPONSES, ResponseRequest
-from millstream.entry.openai.responses.tokens import TokenList, wanted_of
-from millstream.entry.priority import check_priority
-from millstream.entry.sampling import cache_namespace
+from millstream.entry.openai.responses.tokens import TokenList, logprob_options
 from millstream.entry.service import Service
 from millstream.entry.stream import stream_answer
+from millstream.entry.terms import read_terms
 from millstream.entry.whole import collect
-from millstream.errors import RequestError
-from millstream.messages import GenerateReqInput, Timing
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +44,7 @@ async def _run(exchange: Exchange, service: Service, request: ResponseRequest, r
         if request.stream:
             await stream_answer(exchange, service, job.generation, ResponseStream(job))
         else:
-            (made,) = await collect(job.generation, failure_of)
+            (made,) = await collect(job.generation, failure_of_unasked_end)
             await exchange.send_json(job.end_whole(made))
             job.generation.stamp_written(service.clock(), last=True)
 
@@ -57,36 +53,24 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
     """Understand a request and have it admitted. The caller runs the job it gets, at once."""
     service.check_ready()
     model = service.resolve_model(request.model)
-    check_priority(request.priority, is_enabled=service.config.enable_priority_scheduling)
     if request.background and not service.config.max_stored_responses:
-        raise RequestError(
-            "`background` is refused: the server keeps no responses.", param="background", code="unsupported_parameter"
-        )
-    wanted = wanted_of(request, service.manager.engine)
+        raise refusal("background", "the server keeps no responses")
+    logprobs = logprob_options(request, service.manager.engine)
     response_id = new_response_id(service.entry)
-    rid = response_id if request.rid is None else resolve_rid(request.rid)
-    deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
-    reading = conversation(service, request, response_id, exchange.owner)
-    items = await before(deadline, received, service.clock, reading)
-    prompt = await before(deadline, received, service.clock, prompt_of(service, request, items))
-    req = GenerateReqInput(
-        rid=rid,
-        text=prompt if isinstance(prompt, str) else None,
-        input_ids=None if isinstance(prompt, str) else prompt,
-        add_special_tokens=False,
-        sampling=request.to_sampling(max_new_tokens=request.max_output_tokens, min_new_tokens=request.min_tokens),
-        cache_namespace=cache_namespace(request.cache_salt, request.extra_key),
-        priority=request.priority,
-        deadline=deadline,
+    terms = read_terms(exchange, service, request, received, default_rid=response_id)
+    items = await terms.in_time(conversation(service, request, response_id, exchange.owner))
+    prompt = await terms.in_time(prompt_of(service, request, items))
+    req = terms.request(
+        prompt,
+        request.to_sampling(max_new_tokens=request.max_output_tokens, min_new_tokens=request.min_tokens),
         progress=request.stream_options is not None and bool(request.stream_options.include_progress),
-        logprobs=wanted.params(),
-        timing=Timing(received=received, adapted=service.clock()),
+        logprobs=logprobs.params(),
     )
     origin = Origin(api="responses", model=model, prompt_param="input", request_id=exchange.request_id)
-    generation = await service.manager.generate_request(rid, [req], origin)
+    generation = await service.manager.generate_request(terms.rid, [req], origin)
     kept = msgspec.json.encode(items) if request.store else b"[]"
     draft = Draft(id=response_id, request=request, model=model, items=kept)
-    tokens = TokenList(wanted, service.text.tokenizer, generation.states[0])
+    tokens = TokenList(logprobs, service.text.tokenizer, generation.states[0])
     return Job(draft, generation, tokens, owner=exchange.owner, store=service.responses, manager=service.manager)
 
 
@@ -94,7 +78,7 @@ async def _in_background(job: Job) -> None:
     """Make a response that is read from the store."""
     with job.running():
         try:
-            (made,) = await collect(job.generation, failure_of)
+            (made,) = await collect(job.generation, failure_of_unasked_end)
             job.end_whole(made)
         except RequestFailed as error:
             job.end(error.failure, Output())

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from millstream.entry.failure import Failure
-from millstream.entry.openai.responses.body import Json, Output, text_part
+from millstream.entry.failure import Failure, failure_of_unasked_end
+from millstream.entry.fields import Json
+from millstream.entry.openai.responses.body import Output, text_part
 from millstream.entry.openai.responses.ids import output_id
-from millstream.entry.openai.responses.job import Job, failure_of
+from millstream.entry.openai.responses.job import Job
 from millstream.entry.openai.responses.tokens import brief
 from millstream.entry.sse import named_event
 from millstream.errors import InvariantError
@@ -69,8 +70,8 @@ class ResponseStream:
         """None: every event has its number."""
 
     def failure(self, finish: FinishReason) -> Failure | None:
-        """See `failure_of`."""
-        return failure_of(finish)
+        """A response that was cancelled has not failed."""
+        return failure_of_unasked_end(finish)
 
     def closing(self) -> bytes:
         """The whole text, its message and the response, complete."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from millstream.entry.chat_messages import no_tool_calls
+from millstream.entry.fields import check_count, check_names
 from millstream.entry.openai.responses.ids import input_id
 from millstream.errors import RequestError
 from millstream.text.conversation import MAX_MESSAGES
@@ -15,7 +17,6 @@ Item = dict[str, Any]
 
 ROLES = ("user", "assistant", "system", "developer")
 _STATUSES = ("completed", "in_progress", "incomplete")
-_EMPTY: tuple[Any, ...] = (None, [], {}, "")  # clients send whole earlier items back, with everything they did not use
 _NEEDS_TOOLS = ("function_call", "function_call_output")
 _FIELDS = {
     "message": {"role", "content", "phase"},
@@ -34,8 +35,7 @@ def to_items(value: str | list[Any], response_id: str, *, writes_tool_calls: boo
         value = [{"role": "user", "content": value}]
     if not value:
         raise RequestError("input is empty; at least one item is needed.", param="input")
-    if len(value) > MAX_MESSAGES:
-        raise RequestError(f"input has {len(value)} items; at most {MAX_MESSAGES} are allowed.", param="input")
+    check_count("input", len(value), MAX_MESSAGES)
     items = []
     for index, item in enumerate(value):
         where = f"input[{index}]"
@@ -43,9 +43,7 @@ def to_items(value: str | list[Any], response_id: str, *, writes_tool_calls: boo
             raise RequestError(f"{where} must be an object.", param=where)
         kind = _kind(item, where)
         if kind in _NEEDS_TOOLS and not writes_tool_calls:
-            raise RequestError(
-                f"{where} belongs to a tool call, which this model's chat template cannot write.", param=f"{where}.type"
-            )
+            raise no_tool_calls(where, param=f"{where}.type")
         prefix, make = _MAKERS[kind]
         known = _string(item, "id", where, default="") or input_id(prefix, response_id, index)
         items.append({"id": known, "type": kind, **make(item, where)})
@@ -60,13 +58,7 @@ def _kind(item: Item, where: str) -> str:
         known = ", ".join(_MAKERS)
         raise RequestError(f"{where}.type is {kind!r:.100}; this server takes {known}.", param=f"{where}.type")
     if (fields := _FIELDS.get(kind)) is not None:
-        for name, value in item.items():
-            if name not in fields and name not in ("type", "id", "status") and value not in _EMPTY:
-                raise RequestError(
-                    f"Unrecognized or unsupported field `{name[:100]}` in {where}.",
-                    param=f"{where}.{name[:100]}",
-                    code="unknown_parameter",
-                )
+        check_names(item, {"type", "id", "status", *fields}, where)
     return kind
 
 

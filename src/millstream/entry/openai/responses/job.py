@@ -11,16 +11,17 @@ from contextlib import contextmanager
 
 import msgspec
 
-from millstream.entry.failure import Failure, failure_of_abort
+from millstream.entry.failure import Failure
+from millstream.entry.fields import Json
 from millstream.entry.generation import Generation
-from millstream.entry.openai.responses.body import Draft, Json, Output, usage_of
+from millstream.entry.openai.responses.body import Draft, Output, usage_of
 from millstream.entry.openai.responses.store import Live, ResponseStore
 from millstream.entry.openai.responses.tokens import TokenList
 from millstream.entry.release import release_after
 from millstream.entry.state import Phase
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.entry.whole import Whole
-from millstream.messages import Abort, FinishReason, ResponseRecord
+from millstream.messages import FinishReason, ResponseRecord
 
 
 class Job:
@@ -82,8 +83,3 @@ class Job:
     def _stop(self) -> None:
         for state in self.generation.states:
             self._manager.endings.abort(state, self.generation, "aborted")
-
-
-def failure_of(finish: FinishReason) -> Failure | None:
-    """The failure behind `finish`; a response that was cancelled has not failed."""
-    return failure_of_abort(finish) if isinstance(finish, Abort) and finish.cause != "aborted" else None

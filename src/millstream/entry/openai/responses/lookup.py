@@ -13,7 +13,7 @@ from millstream.entry.openai.responses.ids import keeper
 from millstream.entry.openai.responses.store import ResponseStore
 from millstream.entry.service import Service
 from millstream.messages import ResponseRecord, ResponseReply, ResponseReq
-from millstream.messages.workers import ResponseDeed
+from millstream.messages.workers import ResponseAction
 
 END_WAIT_S = 1.5  # what is cancelled has ended by then, unless its client does not read; less than a worker waits for another
 _SHOWN_CHARS = 100
@@ -24,7 +24,7 @@ async def find(
     response_id: str,
     owner: str,
     *,
-    deed: ResponseDeed = "read",
+    action: ResponseAction = "read",
     param: str = "response_id",
     code: str = "response_not_found",
 ) -> ResponseRecord:
@@ -37,34 +37,34 @@ async def find(
     number = keeper(response_id)
     record = None
     if number == service.entry:
-        record = await act(service.responses, response_id, owner, deed)
+        record = await apply_action(service.responses, response_id, owner, action)
     elif number in service.other_workers:
-        record = await service.manager.questions.response(service.to_worker(number), response_id, owner, deed)
+        record = await service.manager.questions.response(service.to_worker(number), response_id, owner, action)
     if record is None:
         raise not_found("response", response_id, param=param, code=code)
     return record
 
 
-async def act(store: ResponseStore, response_id: str, owner: str, deed: ResponseDeed) -> ResponseRecord | None:
+async def apply_action(store: ResponseStore, response_id: str, owner: str, action: ResponseAction) -> ResponseRecord | None:
     """Do with a response of this worker what was asked; None: `owner` has no such response here.
 
     One that is being made for a client that asked not to keep it can be cancelled, but not read.
     """
-    if deed == "cancel" and (live := store.live(response_id, owner)) is not None:
+    if action == "cancel" and (live := store.live(response_id, owner)) is not None:
         live.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_WAIT_S):
                 await live.ended.wait()
         return live.last if live.ended.is_set() else live.look()
     record = store.find(response_id, owner)
-    if deed == "delete":
+    if action == "delete":
         store.delete(response_id, owner)
     return record
 
 
 async def answer_worker(service: Service, message: ResponseReq) -> None:
     """Do what another entry worker asks for one of its clients."""
-    record = await act(service.responses, message.response_id, message.owner, message.deed)
+    record = await apply_action(service.responses, message.response_id, message.owner, message.action)
     service.to_worker(message.entry).send(ResponseReply(message.id, record))
 
 

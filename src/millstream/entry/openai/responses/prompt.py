@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from millstream.entry.chat_rendering import render
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.openai.chat import render
 from millstream.entry.openai.responses.conversation import to_messages
 from millstream.entry.openai.responses.history import conversation
 from millstream.entry.openai.responses.ids import new_response_id

@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from millstream.entry.fields import FieldRules, Refused
+from millstream.entry.fields import FieldRules, Refused, check_count, check_range, refusal
 from millstream.entry.grammar import spec_of
-from millstream.entry.openai.wanted import MAX_TOP
+from millstream.entry.limits import MinTokens, Priority, Rid, Salt, Timeout
+from millstream.entry.openai.logprob_options import MAX_TOP
 from millstream.entry.sampling import SamplingFields
 from millstream.errors import RequestError
 from millstream.messages.grammar import GrammarSpec
@@ -69,13 +70,13 @@ class ResponseRequest(SamplingFields, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None  # only repeated: room decides
-    min_tokens: int = 0
+    min_tokens: MinTokens = 0
     chat_template_kwargs: dict[str, Any] = {}
-    cache_salt: str = ""
-    extra_key: str = ""
-    rid: str | None = None
-    timeout: float | None = None  # seconds
-    priority: int = 0  # the higher goes first
+    cache_salt: Salt = ""
+    extra_key: Salt = ""
+    rid: Rid | None = None
+    timeout: Timeout | None = None  # seconds
+    priority: Priority = 0  # the higher goes first
 
     def grammars(self) -> list[GrammarSpec | None]:
         """What each field asks of the form of the text; `text` was checked."""
@@ -102,11 +103,10 @@ class ResponseRequest(SamplingFields, kw_only=True):
         check_modes(self)
         check_include(self.include)
         _check_metadata(self.metadata)
-        if not 0 <= self.top_logprobs <= MAX_TOP:
-            raise RequestError(f"top_logprobs is {self.top_logprobs}; it must be from 0 to {MAX_TOP}.", param="top_logprobs")
+        check_range("top_logprobs", self.top_logprobs, 0, MAX_TOP)
         for name in ("max_output_tokens", "max_tool_calls"):
-            if (value := getattr(self, name)) is not None and not 1 <= value <= MAX_COUNT:
-                raise RequestError(f"{name} is {value}; it must be from 1 to {MAX_COUNT}.", param=name)
+            if (value := getattr(self, name)) is not None:
+                check_range(name, value, 1, MAX_COUNT)
 
     def _check_ways(self) -> None:
         if self.stream_options is not None and not self.stream:
@@ -114,7 +114,7 @@ class ResponseRequest(SamplingFields, kw_only=True):
         if not self.background:
             return
         if self.stream:
-            raise _refusal("stream", "a background response is polled, not streamed")
+            raise refusal("stream", "a background response is polled, not streamed")
         if not self.store:
             raise RequestError("A background response is read from the store: `store` must not be false.", param="store")
 
@@ -145,19 +145,19 @@ def check_modes(request: PromptRequest) -> None:
         RequestError: one asks for what the server does not do.
     """
     if request.tools:
-        raise _refusal("tools", "tools are not supported by this server")
+        raise refusal("tools", "tools are not supported by this server")
     if request.truncation != "disabled":
-        raise _refusal("truncation", "the input is never cut; what is too long is an error")
+        raise refusal("truncation", "the input is never cut; what is too long is an error")
     for name, value in request.reasoning.items():
         if not (value is None or (name == "effort" and value == "none")):
-            raise _refusal(f"reasoning.{name[:100]}", "the model has no reasoning modes")
+            raise refusal(f"reasoning.{name[:100]}", "the model has no reasoning modes")
     for name, value in request.text.items():
         if name == "format":
             _check_format(value)
         elif name != "verbosity":
             raise RequestError(f"Unrecognized field `text.{name[:100]}`.", param=f"text.{name[:100]}")
         elif value not in (None, "medium"):
-            raise _refusal("text.verbosity", "the model has no verbosity modes")
+            raise refusal("text.verbosity", "the model has no verbosity modes")
 
 
 def _check_format(value: Any) -> None:
@@ -186,20 +186,13 @@ def check_include(include: list[str]) -> None:
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
-    if len(metadata) > MAX_METADATA:
-        raise RequestError(f"metadata has {len(metadata)} pairs; at most {MAX_METADATA} are allowed.", param="metadata")
+    check_count("metadata", len(metadata), MAX_METADATA, "pairs")
     for key, value in metadata.items():
         if len(key) > MAX_METADATA_KEY:
             raise RequestError(
                 f"A key of metadata has {len(key)} characters; at most {MAX_METADATA_KEY} are allowed.", param="metadata"
             )
-        if len(value) > MAX_METADATA_VALUE:
-            where = f"metadata.{key}"
-            raise RequestError(f"{where} has {len(value)} characters; at most {MAX_METADATA_VALUE} are allowed.", param=where)
-
-
-def _refusal(name: str, why: str) -> RequestError:
-    return RequestError(f"`{name}` is refused: {why}.", param=name, code="unsupported_parameter")
+        check_count(f"metadata.{key}", len(value), MAX_METADATA_VALUE, "characters")
 
 
 _NO_MANAGED = "it is kept by OpenAI's own service"

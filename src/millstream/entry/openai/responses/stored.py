@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from millstream.entry.fields import refusal
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.openai.responses.history import items_of
 from millstream.entry.openai.responses.items import Item
 from millstream.entry.openai.responses.lookup import find
 from millstream.entry.openai.responses.protocol import check_include
+from millstream.entry.query import read_query
 from millstream.entry.service import Service
 from millstream.errors import RequestError
 
@@ -22,9 +24,9 @@ async def read_response(exchange: Exchange, service: Service) -> None:
     """GET /v1/responses/{id}: the response as it is now. A stream cannot be taken up again."""
     query = _query(exchange, QUERY_READ)
     if query.get("stream", "false") != "false":
-        raise _refusal("stream", "a stream cannot be taken up again; ask until the response has ended")
+        raise refusal("stream", "a stream cannot be taken up again; ask until the response has ended")
     if "starting_after" in query:
-        raise _refusal("starting_after", "a stream cannot be taken up again")
+        raise refusal("starting_after", "a stream cannot be taken up again")
     record = await find(service, exchange.parameters["response_id"], exchange.owner)
     await exchange.send_json(record.response)
 
@@ -33,14 +35,14 @@ async def delete_response(exchange: Exchange, service: Service) -> None:
     """DELETE /v1/responses/{id}. One that is being made ends as cancelled."""
     _query(exchange, ())
     response_id = exchange.parameters["response_id"]
-    await find(service, response_id, exchange.owner, deed="delete")
+    await find(service, response_id, exchange.owner, action="delete")
     await exchange.send_json({"id": response_id, "object": "response", "deleted": True})
 
 
 async def cancel_response(exchange: Exchange, service: Service) -> None:
     """POST /v1/responses/{id}/cancel: end a response that is being made. The answer is the response, however it ended."""
     _query(exchange, ())
-    record = await find(service, exchange.parameters["response_id"], exchange.owner, deed="cancel")
+    record = await find(service, exchange.parameters["response_id"], exchange.owner, action="cancel")
     await exchange.send_json(record.response)
 
 
@@ -84,15 +86,7 @@ def _place(items: list[Item], after: str) -> int:
 
 
 def _query(exchange: Exchange, known: tuple[str, ...]) -> dict[str, str]:
-    """The parameters behind the path; names that nothing is known of are refused."""
-    query = exchange.query
-    for name in query:
-        if name not in known:
-            shown = name[:100]
-            raise RequestError(f"Unrecognized query parameter: `{shown}`.", param=shown, code="unknown_parameter")
+    """The parameters behind the path, with `include` looked at."""
+    query = read_query(exchange, *known)
     check_include([query[name] for name in ("include", "include[]") if name in query])
     return query
-
-
-def _refusal(name: str, why: str) -> RequestError:
-    return RequestError(f"`{name}` is refused: {why}.", param=name, code="unsupported_parameter")

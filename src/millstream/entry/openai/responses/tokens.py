@@ -2,52 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from millstream.entry.openai.parts import ChoiceParts, View
+from millstream.entry.fields import Json
+from millstream.entry.openai.choice_output import ChoiceOutput, OutputOptions
+from millstream.entry.openai.logprob_options import LogprobOptions
 from millstream.entry.openai.responses.protocol import LOGPROBS, ResponseRequest
-from millstream.entry.openai.wanted import Wanted
 from millstream.entry.state import ReqState
-from millstream.errors import RequestError
+from millstream.entry.tokenize import check_has_logprobs
 from millstream.messages import EngineInfo, FinishReason, RowDetails
 from millstream.text.tokenizer import Tokenizer
 
-Json = dict[str, Any]
 
-
-def wanted_of(request: ResponseRequest, engine: EngineInfo) -> Wanted:
+def logprob_options(request: ResponseRequest, engine: EngineInfo) -> LogprobOptions:
     """What is asked of the engine.
 
     Raises:
         RequestError: it has no log probabilities.
     """
     if not request.wants_logprobs:
-        return Wanted()
-    if not engine.has_logprobs:
-        name = "include" if LOGPROBS in request.include else "top_logprobs"
-        raise RequestError(
-            f"`{name}` is refused: the executor `{engine.executor}` gives no log probabilities.",
-            param=name,
-            code="unsupported_parameter",
-        )
-    return Wanted(output=request.top_logprobs)
+        return LogprobOptions()
+    check_has_logprobs(engine, "include" if LOGPROBS in request.include else "top_logprobs")
+    return LogprobOptions(output=request.top_logprobs)
 
 
 class TokenList:
     """The tokens of one response, listed as its text comes; none where nobody asked."""
 
-    def __init__(self, wanted: Wanted, tokenizer: Tokenizer, state: ReqState) -> None:
-        self._parts: ChoiceParts | None = None
-        if wanted.output is not None:
-            view = View(wanted=wanted, is_chat=True, tokenizer=tokenizer)
-            self._parts = ChoiceParts(view, state.obj.sampling, state.input_ids)
+    def __init__(self, logprobs: LogprobOptions, tokenizer: Tokenizer, state: ReqState) -> None:
+        self._output: ChoiceOutput | None = None
+        if logprobs.output is not None:
+            options = OutputOptions(logprobs=logprobs, is_chat=True, tokenizer=tokenizer)
+            self._output = ChoiceOutput(options, state.obj.sampling, state.input_ids)
 
     def take(self, text: str, token_ids: list[int], details: RowDetails | None, finish: FinishReason | None) -> list[Json]:
         """The tokens to list with a row."""
-        if self._parts is None:
+        if self._output is None:
             return []
-        told = self._parts.logprobs(self._parts.take(text, token_ids, details, finish).listed)
-        return [] if told is None else [_entry(each) for each in told["content"]]
+        logprobs = self._output.logprobs(self._output.take(text, token_ids, details, finish).listed)
+        return [] if logprobs is None else [_entry(each) for each in logprobs["content"]]
 
 
 def brief(logprobs: list[Json]) -> list[Json]:
@@ -58,11 +49,11 @@ def brief(logprobs: list[Json]) -> list[Json]:
     ]
 
 
-def _pair(told: Json) -> Json:
-    return {"token": told["token"], "logprob": told["logprob"]}
+def _pair(entry: Json) -> Json:
+    return {"token": entry["token"], "logprob": entry["logprob"]}
 
 
-def _entry(told: Json) -> Json:
+def _entry(entry: Json) -> Json:
     """A token that adds no bytes has an empty list of them here, not null."""
-    tops = [{**top, "bytes": top["bytes"] or []} for top in told["top_logprobs"]]
-    return {**told, "bytes": told["bytes"] or [], "top_logprobs": tops}
+    tops = [{**top, "bytes": top["bytes"] or []} for top in entry["top_logprobs"]]
+    return {**entry, "bytes": entry["bytes"] or [], "top_logprobs": tops}

@@ -1,16 +1,18 @@
-"""Wanted: which log probabilities an OpenAI call shows, checked against what is allowed and what the executor can give."""
+"""LogprobOptions: which log probabilities an OpenAI call shows, within what is allowed and what the executor can give."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from millstream.entry.fields import check_range
+from millstream.entry.tokenize import check_has_logprobs
 from millstream.errors import RequestError
 from millstream.messages import EngineInfo, LogprobParams
 
 MAX_TOP = 20  # alternatives at one position: OpenAI's for chats and vLLM's for completions
 
 
-class Wanted(NamedTuple):
+class LogprobOptions(NamedTuple):
     """`output`: alternatives for each token of `logprobs`; `prompt`: likewise of `prompt_logprobs`. None: not asked for."""
 
     output: int | None = None
@@ -32,14 +34,10 @@ class Wanted(NamedTuple):
             RequestError: a number is out of range, prompt log probabilities are to be streamed, or the executor has none.
         """
         for name, value in names.items():
-            if value is not None and not 0 <= value <= MAX_TOP:
-                raise RequestError(f"{name} is {value}; it must be from 0 to {MAX_TOP}.", param=name)
+            if value is not None:
+                check_range(name, value, 0, MAX_TOP)
         if self.prompt is not None and stream:
             raise RequestError("prompt_logprobs cannot be streamed; leave out stream, or it.", param="prompt_logprobs")
-        if self.params() is not None and not engine.has_logprobs:
+        if self.params() is not None:
             name = "best_of" if self.ranks else "logprobs" if self.output is not None else "prompt_logprobs"
-            raise RequestError(
-                f"`{name}` is refused: the executor `{engine.executor}` gives no log probabilities.",
-                param=name,
-                code="unsupported_parameter",
-            )
+            check_has_logprobs(engine, name)

@@ -1,8 +1,8 @@
-"""Telling: the log probabilities of one request on their way from the executor to its rows. Owned by its `Req`.
+"""RequestLogprobs: the log probabilities of one request on their way from the executor to its rows. Owned by its `Req`.
 
-Fed by the scheduler with what each step brings, asked by `output` for what goes into a row, and again, from the first token on,
-for a replay. Of the prompt each position is told once, whatever is computed again; so a step must compute those that are still
-missing, and `num_skippable` says how much of what others know may be taken over.
+The scheduler adds the values of each step; `output` takes those that go into a row, and all of them again for a replay. The
+value of each prompt position is reported once, whatever is computed again. So a step must compute the positions that are still
+missing, and `num_skippable` limits the prefix that may be taken over from other requests.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from millstream.messages import RowDetails
 from millstream.messages.details import LogprobParams, Logprobs, no_logprobs
 
 
-class PromptTable:
-    """What was told about one prompt. The choices of a call that ask for the same share it: whoever computes adds to it."""
+class PromptLogprobs:
+    """The values of one prompt. The choices of a call that ask for the same share it: whoever computes a position adds it."""
 
     def __init__(self, params: LogprobParams, num_prompt_tokens: int) -> None:
         self.values = no_logprobs()
         self._next = max(1, params.prompt_start or 0)  # the first position that is missing
         self._end = num_prompt_tokens
         self._params = params
-        self.asked = params  # what the next step is to tell
+        self.next_params = params  # what the next step is asked for
 
     @property
     def missing_from(self) -> int | None:
@@ -42,47 +42,47 @@ class PromptTable:
         new = table.part(self._next - start)
         self.values.extend(new)
         self._next += len(new.chosen)
-        self.asked = msgspec.structs.replace(self._params, prompt_start=self.missing_from)
+        self.next_params = msgspec.structs.replace(self._params, prompt_start=self.missing_from)
 
 
-class Telling:
-    """See the module. `prompt` is None where no prompt position is told."""
+class RequestLogprobs:
+    """See the module. `prompt` is None where no prompt position is asked for."""
 
     def __init__(self, params: LogprobParams, num_prompt_tokens: int) -> None:
         self.params = params
-        self.prompt = None if params.prompt_start is None else PromptTable(params, num_prompt_tokens)
+        self.prompt = None if params.prompt_start is None else PromptLogprobs(params, num_prompt_tokens)
         self._is_prompt_sent = self.prompt is None
         self._new = no_logprobs()  # of tokens that are in no row yet
         self._sent: list[bytes] = []  # of those that are, encoded: lists of numbers take five times as much memory
 
     @property
-    def asked(self) -> LogprobParams:
-        """What the next step is to tell."""
-        return self.params if self.prompt is None else self.prompt.asked
+    def next_params(self) -> LogprobParams:
+        """What the next step is asked for."""
+        return self.params if self.prompt is None else self.prompt.next_params
 
     def num_skippable(self, num_tokens: int) -> int:
-        """How many of the first `num_tokens` positions need not be computed: none whose logits are still to be told of."""
+        """How many of the first `num_tokens` positions need not be computed: none whose logits are still needed."""
         missing = None if self.prompt is None else self.prompt.missing_from
         return num_tokens if missing is None else min(num_tokens, missing - 1)
 
     def take(self, row: ForwardRow, output: ForwardOutput, index: int) -> None:
-        """Take in what a step told about `row`, which is still as it was for that step.
+        """Take in the values of a step of `row`, which is still as it was for that step.
 
         Raises:
-            EngineError: the executor did not tell what was asked.
+            EngineError: values that were asked for are missing.
         """
         if self.prompt is not None and (positions := prompt_positions(row)):
             table = output.prompt_logprobs.get(index)
             if table is None or len(table.chosen) != len(positions):
-                raise EngineError("the executor told no log probabilities of the prompt")
+                raise EngineError("the executor gave no log probabilities of the prompt")
             self.prompt.add(positions.start, table)
         if token_ids := output.token_ids[index]:
             self._new = output.logprobs.get(index) or no_logprobs()
             if len(self._new.chosen) != len(token_ids):
-                raise EngineError(f"the executor told log probabilities of {len(self._new.chosen)} tokens of {len(token_ids)}")
+                raise EngineError(f"the executor gave log probabilities of {len(self._new.chosen)} tokens of {len(token_ids)}")
 
     def next_row(self, num_tokens: int) -> RowDetails | None:
-        """What a row of the first `num_tokens` tokens of the last step says; the others are not the request's. Mutates."""
+        """The details of a row with the first `num_tokens` tokens of the last step; later ones were cut off. Mutates."""
         details = RowDetails(prompt_logprobs=self._prompt_now())
         if num_tokens:
             details.logprobs = self._new.part(0, num_tokens)
@@ -91,15 +91,15 @@ class Telling:
         return details if num_tokens or details.prompt_logprobs is not None else None
 
     def all_rows(self) -> RowDetails:
-        """What all rows so far said, joined."""
-        told = no_logprobs()
+        """The details of all rows so far, joined."""
+        output = no_logprobs()
         for encoded in self._sent:
-            told.extend(msgspec.msgpack.decode(encoded, type=Logprobs))
+            output.extend(msgspec.msgpack.decode(encoded, type=Logprobs))
         prompt = self.prompt.values if self.prompt is not None and self._is_prompt_sent else None
-        return RowDetails(logprobs=told if self._sent else None, prompt_logprobs=prompt)
+        return RowDetails(logprobs=output if self._sent else None, prompt_logprobs=prompt)
 
     def _prompt_now(self) -> Logprobs | None:
-        """What is told about the prompt, once it is all there and in no row yet. Mutates."""
+        """The values of the prompt, once they are complete and in no row yet. Mutates."""
         if self._is_prompt_sent or self.prompt is None or self.prompt.missing_from is not None:
             return None
         self._is_prompt_sent = True

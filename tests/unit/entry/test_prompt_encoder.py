@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millstream.entry.tokenize import LARGE_CHARS, SLICE_CHARS, WORKERS, PromptEncoder, slices
+from millstream.entry.prompt_encoder import LARGE_CHARS, SLICE_CHARS, WORKERS, PromptEncoder, slices
 from millstream.errors import ContextLengthExceeded
 from millstream.messages import LedgerQuery
 from millstream.observe.ledger import Ledger

@@ -1,4 +1,4 @@
-"""Parameters behind the path of the native routes that have no body."""
+"""Parameters behind the path, of routes that have no body."""
 
 from __future__ import annotations
 

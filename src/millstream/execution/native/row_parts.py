@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 NO_EMBEDS: Floats = np.empty((0, 0), np.float32)
 
 
-class Part(NamedTuple):
+class RowPart(NamedTuple):
     """Positions `start`..`end - 1` of a row, the draft's included where they reach as far, with logits for the last of them."""
 
     row: ForwardRow
@@ -46,7 +46,7 @@ class Part(NamedTuple):
         return self.row.gives_hidden and self.end == self.row.end
 
 
-class Question(NamedTuple):
+class LogprobQuery(NamedTuple):
     """What is asked of consecutive outputs of a run from `output` on: about the tokens that stand behind them."""
 
     output: int
@@ -54,34 +54,34 @@ class Question(NamedTuple):
     params: LogprobParams
 
 
-def cut(rows: Sequence[ForwardRow], most: int) -> tuple[list[tuple[int, Part]], list[Part]]:
+def cut(rows: Sequence[ForwardRow], most: int) -> tuple[list[tuple[int, RowPart]], list[RowPart]]:
     """Cut a step so that no run has logits of more than `most` prompt positions, one a row more at the most.
 
     Returns:
         What runs before the step, one part a run, with the index of its row; and the step itself, at least the last position of
         each row.
     """
-    before: list[tuple[int, Part]] = []
-    step: list[Part] = []
+    before: list[tuple[int, RowPart]] = []
+    step: list[RowPart] = []
     left = most
     for index, row in enumerate(rows):
         start = row.start
         num_drawn = 1 + len(row.draft) if row.sample else 0
         if not (positions := prompt_positions(row)):
-            step.append(Part(row, start, row.reach, num_drawn))
+            step.append(RowPart(row, start, row.reach, num_drawn))
             continue
         first, last = positions.start - 1, positions.stop - 2  # the logits that are looked at
         goes_on_at = min(max(start, last + 1 - left), row.end - 1)
         while start < goes_on_at:
             end = min(goes_on_at, max(start, first) + most)
-            before.append((index, Part(row, start, end, max(0, end - max(start, first)))))
+            before.append((index, RowPart(row, start, end, max(0, end - max(start, first)))))
             start = end
         left -= max(0, last + 1 - max(start, first))
-        step.append(Part(row, start, row.reach, max(num_drawn, row.reach - max(start, first))))
+        step.append(RowPart(row, start, row.reach, max(num_drawn, row.reach - max(start, first))))
     return before, step
 
 
-def prompt_question(part: Part, output: int) -> Question | None:
+def prompt_query(part: RowPart, output: int) -> LogprobQuery | None:
     """What a part, whose outputs begin at `output`, is asked about its row's prompt; None: nothing."""
     params = part.row.logprobs
     if params is None:
@@ -89,4 +89,4 @@ def prompt_question(part: Part, output: int) -> Question | None:
     positions = prompt_positions(part.row)
     first = part.end - part.num_outputs + 1  # whose logits its first output has
     here = range(max(positions.start, first), min(positions.stop, part.end + 1))
-    return Question(output + here.start - first, prompt_tokens(part.row, here), params) if here else None
+    return LogprobQuery(output + here.start - first, prompt_tokens(part.row, here), params) if here else None

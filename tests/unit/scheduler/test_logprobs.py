@@ -10,8 +10,8 @@ from millstream.errors import EngineError
 from millstream.messages import Abort, BatchTokenIDOutput, Length, RowDetails
 from millstream.messages.details import LogprobParams, Logprobs, no_logprobs
 from millstream.scheduler import output as output_module
+from millstream.scheduler.logprobs import PromptLogprobs
 from millstream.scheduler.speculation import SpeculationOptions
-from millstream.scheduler.telling import PromptTable
 from tests.unit.scheduler.harness import CheckingExecutor, Desk, assert_nothing_held, desk, told_of
 
 PROMPT = [*range(300, 330)]
@@ -217,7 +217,7 @@ def test_who_is_not_told_what_was_asked_fails_alone(params: LogprobParams, caplo
 
 
 def test_a_gap_in_what_is_told_is_an_error() -> None:
-    table = PromptTable(ALL, 10)
+    table = PromptLogprobs(ALL, 10)
     table.add(1, told_of(PROMPT, range(1, 4), ALL))
     table.add(2, told_of(PROMPT, range(2, 6), ALL))  # computed twice
     assert table.values == told_of(PROMPT, range(1, 6), ALL)

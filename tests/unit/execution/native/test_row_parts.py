@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from millstream.execution.interface import ForwardRow
 from millstream.execution.logprobs import prompt_positions
-from millstream.execution.native.parts import Part, cut, prompt_question
+from millstream.execution.native.row_parts import RowPart, cut, prompt_query
 from millstream.messages.details import LogprobParams
 from millstream.messages.sampling import SamplingParams
 
@@ -43,9 +43,9 @@ def test_all_is_computed_once_and_told_once_within_the_limit(rows: list[ForwardR
     assert sum(len(asked(part)) for part in step) <= most + len(rows)
 
 
-def asked(part: Part) -> list[int]:
+def asked(part: RowPart) -> list[int]:
     """The tokens asked about, once it is sure that their logits are there."""
-    question = prompt_question(part, 100)
+    question = prompt_query(part, 100)
     if question is None:
         return []
     last = question.output - 100 + len(question.token_ids)

@@ -1,4 +1,4 @@
-"""ChoiceParts: what a client sees of one choice, part by part: its text, after the prompt where it is echoed, and `logprobs`.
+"""ChoiceOutput: what a client sees of one choice, part by part: its text, after the prompt where it is echoed, and `logprobs`.
 
 A stream takes a part for each row, a whole answer one for all of it, and both come to the same.
 """
@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from millstream.entry.fields import Json
 from millstream.entry.openai.listing import Listed, Listing, listed_prompt
-from millstream.entry.openai.logprobs import Json, TokenNames, chat_logprobs, completion_logprobs, prompt_logprobs
-from millstream.entry.openai.wanted import Wanted
+from millstream.entry.openai.logprob_options import LogprobOptions
+from millstream.entry.openai.logprobs import TokenNames, chat_logprobs, completion_logprobs, prompt_logprobs
 from millstream.messages import Abort, FinishReason, Logprobs, RowDetails, SamplingParams
 from millstream.text.tokenizer import Tokenizer
 
 
-class Part(NamedTuple):
+class OutputPart(NamedTuple):
     """Text, and the tokens that are listed with it."""
 
     text: str
@@ -24,27 +25,29 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class OutputOptions:
     """How all choices of a call are seen."""
 
-    wanted: Wanted
+    logprobs: LogprobOptions
     is_chat: bool
     as_ids: bool = False  # tokens go by their ids
     tokenizer: Tokenizer
 
 
-class ChoiceParts:
+class ChoiceOutput:
     """One choice. `prompt` has its ids; `echo` is the prompt's text, where that comes first."""
 
-    def __init__(self, view: View, sampling: SamplingParams, prompt: list[int], echo: str | None = None) -> None:
-        self._view = view
+    def __init__(self, options: OutputOptions, sampling: SamplingParams, prompt: list[int], echo: str | None = None) -> None:
+        self._options = options
         self._prompt = prompt
         self._skip = sampling.skip_special_tokens
         self._echo = echo  # until it has been given
         self._base = len(echo or "")  # where the answer begins, in characters
         self._listing: Listing | None = None
-        if view.wanted.output is not None:
-            self._listing = Listing(view.tokenizer.reader(skip_special_tokens=self._skip), no_stop_trim=sampling.no_stop_trim)
+        if options.logprobs.output is not None:
+            self._listing = Listing(
+                options.tokenizer.reader(skip_special_tokens=self._skip), no_stop_trim=sampling.no_stop_trim
+            )
 
     def opening(self) -> str:
         """The text that need not wait for the first row: an echoed prompt whose tokens are not listed."""
@@ -53,29 +56,29 @@ class ChoiceParts:
         text, self._echo = self._echo, None
         return text
 
-    def take(self, text: str, token_ids: list[int], details: RowDetails | None, finish: FinishReason | None) -> Part:
+    def take(self, text: str, token_ids: list[int], details: RowDetails | None, finish: FinishReason | None) -> OutputPart:
         """The part that a row adds."""
-        told = details or RowDetails()
+        details = details or RowDetails()
         echo, self._echo = self._echo, None
         listed: list[Listed] = []
         if self._listing is not None:
             if echo is not None:
-                listed += _within(self._listed_prompt(told.prompt_logprobs, finish), len(echo))
-            listed += _behind(self._listing.take(text, token_ids, told.logprobs, finish), self._base)
-        return Part((echo or "") + text, listed)
+                listed += _within(self._listed_prompt(details.prompt_logprobs, finish), len(echo))
+            listed += _behind(self._listing.take(text, token_ids, details.logprobs, finish), self._base)
+        return OutputPart((echo or "") + text, listed)
 
     def logprobs(self, listed: Sequence[Listed]) -> Json | None:
         """The member `logprobs`; None where it was not asked for."""
-        top = self._view.wanted.output
+        top = self._options.logprobs.output
         if top is None:
             return None
-        if self._view.is_chat:
+        if self._options.is_chat:
             return chat_logprobs(listed, self._names, top)
         return completion_logprobs(listed, self._names, top)
 
     def prompt_logprobs(self, details: RowDetails | None, finish: FinishReason) -> list[Json | None] | None:
         """The member `prompt_logprobs`; None where it was not asked for."""
-        top = self._view.wanted.prompt
+        top = self._options.logprobs.prompt
         if top is None:
             return None
         table = None if details is None else details.prompt_logprobs
@@ -83,12 +86,12 @@ class ChoiceParts:
 
     @property
     def _names(self) -> TokenNames:
-        return TokenNames(self._view.tokenizer.single, skip_special_tokens=self._skip, as_ids=self._view.as_ids)
+        return TokenNames(self._options.tokenizer.single, skip_special_tokens=self._skip, as_ids=self._options.as_ids)
 
-    def _listed_prompt(self, told: Logprobs | None, finish: FinishReason | None) -> list[Listed]:
-        if told is None and isinstance(finish, Abort):
+    def _listed_prompt(self, logprobs: Logprobs | None, finish: FinishReason | None) -> list[Listed]:
+        if logprobs is None and isinstance(finish, Abort):
             return []  # it ended before its prompt was read
-        return listed_prompt(self._view.tokenizer.reader(skip_special_tokens=self._skip), self._prompt, told)
+        return listed_prompt(self._options.tokenizer.reader(skip_special_tokens=self._skip), self._prompt, logprobs)
 
 
 def _within(listed: Sequence[Listed], num_chars: int) -> list[Listed]:

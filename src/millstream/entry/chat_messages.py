@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
-from millstream.entry.fields import FieldRules
+from millstream.entry.fields import UNUSED, FieldRules, check_count
 from millstream.errors import RequestError
 from millstream.text.conversation import MAX_MESSAGES
 
@@ -41,42 +41,39 @@ PART = FieldRules(
 )
 MESSAGE = FieldRules(honoured=ChatMessage, parts={"content": PART}, example={"role": "user", "content": "Say hello"})
 ROLES = get_args(Role)
-_EMPTY: tuple[Any, ...] = (None, [], {}, "")  # clients send whole earlier answers back, with everything they did not use
 _NEEDS_TOOLS = ("tool_calls", "tool_call_id")
+_TEXTS = ("name", "refusal", "reasoning_content", "reasoning", "tool_call_id")
 
 
 def check_messages(messages: list[dict[str, Any]]) -> int | None:
-    """Check number, roles and field names; returns the index of the first message that belongs to a tool call.
+    """Check number, roles, field names and texts; returns the index of the first message that belongs to a tool call.
 
     Raises:
-        RequestError: too many, or an unknown role or field; `param` names it.
+        RequestError: too many, an unknown role or field, or a value that is no text; `param` names it.
     """
     first_tooled = None
-    if len(messages) > MAX_MESSAGES:
-        raise RequestError(f"messages has {len(messages)} items; at most {MAX_MESSAGES} are allowed.", param="messages")
+    check_count("messages", len(messages), MAX_MESSAGES)
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         role = message.get("role")
         if role not in ROLES:
             raise RequestError(f"{where}.role is {role!r}; it must be one of {', '.join(ROLES)}.", param=f"{where}.role")
-        _check_names(message, MESSAGE, where)
+        MESSAGE.check_names(message, where)
+        _check_texts(message, where)
         content = message.get("content")
         for number, part in enumerate(content if isinstance(content, list) else ()):
             if isinstance(part, dict):
-                _check_names(part, PART, f"{where}.content[{number}]")
-        tooled = role in ("tool", "function") or any(message.get(name) not in _EMPTY for name in _NEEDS_TOOLS)
+                PART.check_names(part, f"{where}.content[{number}]")
+        tooled = role in ("tool", "function") or any(message.get(name) not in UNUSED for name in _NEEDS_TOOLS)
         if tooled and first_tooled is None:
             first_tooled = index
     return first_tooled
 
 
-def _check_names(given: dict[str, Any], rules: FieldRules[Any], where: str) -> None:
-    for name, value in given.items():
-        if name not in rules.honoured.__struct_fields__ and name not in rules.without_effect and value not in _EMPTY:
-            shown = name[:100]
-            raise RequestError(
-                f"Unrecognized or unsupported field `{shown}` in {where}.", param=f"{where}.{shown}", code="unknown_parameter"
-            )
+def _check_texts(message: dict[str, Any], where: str) -> None:
+    for name in _TEXTS:  # a template would write whatever it gets, as Python shows it
+        if not isinstance(message.get(name), str | None):
+            raise RequestError(f"{where}.{name} must be a string.", param=f"{where}.{name}", code="invalid_type")
 
 
 def text_size(messages: list[dict[str, Any]]) -> int:
@@ -94,3 +91,9 @@ def text_size(messages: list[dict[str, Any]]) -> int:
 def item_count(messages: list[dict[str, Any]]) -> int:
     """How many messages and parts these are: each costs time, however short its text."""
     return len(messages) + sum(len(content) for message in messages if isinstance(content := message.get("content"), list))
+
+
+def no_tool_calls(where: str, param: str | None = None) -> RequestError:
+    """The refusal of what is at the path `where` and belongs to a tool call; `param` is the field, where that is another."""
+    message = f"{where} belongs to a tool call, which this model's chat template cannot write."
+    return RequestError(message, param=param or where)
