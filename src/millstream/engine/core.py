@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -56,6 +57,7 @@ class Core:
         self._executor = executor or load_executor(config, source)
         self.info = engine_info(config, self._executor, tokenizer)
         self._is_closed = False
+        self._pid = os.getpid()
         self._loop = uvloop.new_event_loop()
         self._inbox = Inbox(ToScheduler)
         self.service = Service(config=config, to_scheduler=self._inbox)
@@ -85,19 +87,28 @@ class Core:
             thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run `work` on the event loop.
+        """Run `work` on the event loop. Never blocks.
 
         Raises:
-            EngineDeadError: the core is closed.
+            EngineDeadError: the core is closed, or this process is a fork of the one that has it.
         """
-        if self._is_closed:
+        if self._is_closed or self._is_elsewhere:
             work.close()
-            raise EngineDeadError("The engine is shut down.", code="shutting_down")
+            if self._is_closed:
+                raise EngineDeadError("The engine is shut down.", code="shutting_down")
+            raise EngineDeadError("The engine works in the process that made it; a fork of that has none.")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
-        """Abort what runs, stop both threads and free the model. What comes after is refused; to close twice does no harm."""
-        if self._is_closed:
+        """Abort what runs, stop both threads and free the model. What comes after is refused; to close twice does no harm.
+
+        In a fork of its process there is nothing to close. Where the garbage collector closes it in one of the threads, which
+        cannot wait for themselves, another one does it.
+        """
+        if self._is_closed or self._is_elsewhere:
+            return
+        if threading.current_thread() in self._threads:
+            threading.Thread(target=self.close, name="millstream-close").start()
             return
         ended = self.run(self._end_all())
         self._is_closed = True
@@ -107,6 +118,10 @@ class Core:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._threads[0].join()
         self._executor.close()
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return os.getpid() != self._pid
 
     async def _end_all(self) -> None:
         self.service.draining = True
@@ -136,7 +151,7 @@ class Core:
                     scheduler.handle(message)
                 scheduler.step()
             scheduler.close()
-        except Exception:
+        except BaseException:  # an executor of one's own may raise anything, and this thread is all there is
             log.exception("the scheduler has failed")
             self._loop.call_soon_threadsafe(self.service.update, _state("FAILED", self.info))
 

@@ -150,11 +150,12 @@ class Engine:
             while (event := await asyncio.wrap_future(self._core.run(_next(events)))) is not None:
                 yield event
         finally:
-            self._leave(events)  # short: it only says that nobody reads
+            self._leave(events)
 
     def _leave(self, events: AsyncIterator[Json]) -> None:
+        """Say that nobody reads. Waits for nothing: the garbage collector may drop a stream in a thread of the engine."""
         with contextlib.suppress(EngineDeadError):  # shut down: all streams have ended
-            self._wait(_close(events))
+            self._core.run(_close(events))
 
 
 def _config(options: dict[str, Any]) -> ServerConfig:

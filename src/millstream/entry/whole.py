@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -52,3 +52,8 @@ async def collect(generation: Generation, failure: Callable[[FinishReason], Fail
         Whole("".join(text), ids, finishes[index], joined(details[index]))
         for index, (text, ids) in enumerate(zip(texts, token_ids, strict=True))
     ]
+
+
+def num_values(made: Sequence[Whole]) -> int:
+    """How many log probabilities there are to write: each costs about what a character of a prompt does."""
+    return sum(each.details.num_values for each in made if each.details is not None)

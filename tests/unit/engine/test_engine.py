@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -91,9 +93,12 @@ def test_threads_share_it(engine: Engine) -> None:
         ({"prompt": "a", "input_ids": [1]}, "text"),
         ({"prompt": "a", "timeout": 0}, "timeout"),
         ({"prompt": "a", "image_data": "x"}, "image_data"),
+        ({"prompt": "\ud800"}, None),
+        ({"prompt": "a", "sampling_params": {"stop": "\ud800"}}, None),
+        ({"prompt": "a", "cache_salt": "\ud800"}, None),
     ],
 )
-def test_what_is_wrong_is_said_with_its_name(engine: Engine, fields: dict[str, Any], param: str) -> None:
+def test_what_is_wrong_is_said_with_its_name(engine: Engine, fields: dict[str, Any], param: str | None) -> None:
     for stream in (False, True):
         with pytest.raises(RequestError) as error:
             list(engine.generate(**fields, stream=stream))  # type: ignore[call-overload]
@@ -237,3 +242,86 @@ def test_the_package_loads_no_engine_before_it_is_asked_for() -> None:
     assert millstream.Engine is Engine
     with pytest.raises(AttributeError):
         _ = millstream.Motor  # type: ignore[attr-defined]
+
+
+def collect_in_its_thread(engine: Engine) -> None:
+    """Run the garbage collector in the engine's own thread, as an allocation there may."""
+    asyncio.run(_on_loop(engine))
+
+
+async def _on_loop(engine: Engine) -> None:
+    async def work() -> None:
+        gc.collect()
+
+    await asyncio.wait_for(asyncio.wrap_future(engine._core.run(work())), 30)
+
+
+class Cycle:
+    """Something only the garbage collector frees."""
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+        self.itself = self
+
+
+def test_a_stream_that_the_engines_own_thread_collects_is_aborted(engine: Engine) -> None:
+    stream = engine.generate("go", {"max_new_tokens": 8000, "ignore_eos": True}, stream=True)
+    next(stream)
+    gc.disable()
+    try:
+        Cycle(stream)
+        del stream
+        collect_in_its_thread(engine)
+    finally:
+        gc.enable()
+    wait_for_no_life(engine)
+
+
+def test_an_engine_that_its_own_thread_collects_is_shut_down() -> None:
+    engine = Engine(executor="scripted")
+    core = engine._core
+    gc.disable()
+    try:
+        Cycle(engine)
+        del engine
+        core._loop.call_soon_threadsafe(gc.collect)
+        for thread in core._threads:
+            thread.join(30)
+            assert not thread.is_alive()
+    finally:
+        gc.enable()
+
+
+def test_a_fork_is_told_that_it_has_no_engine_and_ends(engine: Engine) -> None:
+    stream = engine.generate("go", {"max_new_tokens": 8000, "ignore_eos": True}, stream=True)
+    next(stream)
+    child = os.fork()
+    if not child:
+        refused = False
+        try:
+            engine.generate("go", GREEDY)
+        except EngineDeadError:
+            del stream
+            engine.shutdown()
+            refused = True
+        finally:
+            os._exit(0 if refused else 1)
+    watch = threading.Timer(30, os.kill, (child, signal.SIGKILL))
+    watch.start()
+    assert os.waitpid(child, 0)[1] == 0
+    watch.cancel()
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    wait_for_no_life(engine)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_executor_that_ends_its_thread_ends_the_engine_and_not_the_program(kind: type[BaseException]) -> None:
+    class Quitter(Counting):
+        def forward(self, batch: ForwardBatch) -> ForwardOutput:
+            raise kind
+
+    with scripted_engine(Quitter()) as engine:
+        for _ in range(2):
+            with pytest.raises(EngineDeadError):
+                engine.generate(input_ids=[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -20,7 +21,7 @@ from millstream.entry.sampling import seed_of_choice
 from millstream.entry.service import Service
 from millstream.entry.stream import stream_answer
 from millstream.entry.terms import resolve_rid
-from millstream.entry.whole import collect
+from millstream.entry.whole import collect, num_values
 from millstream.errors import RequestError
 from millstream.messages import GenerateReqInput, SamplingParams, Timing
 
@@ -35,8 +36,9 @@ async def generate(exchange: Exchange, service: Service) -> None:
 async def _run(exchange: Exchange, service: Service, request: GenerateRequest, received: float) -> None:
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
     call = await read_call(service, request, deadline, received, request_id=exchange.request_id)
-    generation = await service.manager.generate_request(call.rid, call.requests, call.origin)
-    with release_after(service.manager, generation):
+    manager = service.manager
+    generation = await manager.generate_request(call.rid, call.requests, call.origin)
+    with release_after(manager, generation):
         if request.stream:
             await stream_answer(exchange, service, generation, call.stream(service, generation))
         else:
@@ -61,7 +63,8 @@ class NativeCall(NamedTuple):
         """
         objects = self._objects(service, generation)
         made = await collect(generation, failure_of_unasked_end)
-        return whole_answer(objects, made, service.clock(), is_list=self.batch.is_list)
+        work = partial(whole_answer, objects, made, service.clock(), is_list=self.batch.is_list)
+        return await service.manager.prompts.off_loop(num_values(made), work)
 
     def stream(self, service: Service, generation: Generation) -> AnswerStream:
         """What the events of a stream look like."""

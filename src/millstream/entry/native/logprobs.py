@@ -14,6 +14,7 @@ from millstream.messages import EngineInfo, LogprobParams, Logprobs, RowDetails
 from millstream.messages.details import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
 from millstream.messages.sampling import verify_token_ids
 
+SLICE = 256  # positions written at a time: others want to run between them, where a prompt's are many
 Triple = tuple[float | None, int, str | None]  # log probability, token id, its text where that was asked for
 
 
@@ -100,6 +101,11 @@ class LogprobLists:
             self._add("input", self._prompt_ids[max(1, start) :], logprobs)
 
     def _add(self, side: str, token_ids: Sequence[int], logprobs: Logprobs) -> None:
+        for start in range(0, len(logprobs.chosen), SLICE):
+            end = start + SLICE
+            self._add_slice(side, token_ids[start:end], logprobs.part(start, end))
+
+    def _add_slice(self, side: str, token_ids: Sequence[int], logprobs: Logprobs) -> None:
         self._lists[f"{side}_token_logprobs"].extend(self._triples(logprobs.chosen, token_ids))
         if self._params.top:
             pairs = zip(logprobs.top, logprobs.top_ids, strict=True)

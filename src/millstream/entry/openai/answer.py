@@ -26,7 +26,7 @@ from millstream.entry.service import Service
 from millstream.entry.sse import DONE, error_event
 from millstream.entry.stream import stream_answer
 from millstream.entry.tokenizer_manager import TokenizerManager
-from millstream.entry.whole import Whole, collect
+from millstream.entry.whole import Whole, collect, num_values
 from millstream.messages import Abort, FinishReason, GenerateReqInput, TextRow
 
 
@@ -78,7 +78,7 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
         else:
             made = await collect(generation, _Ends(call).failure)
             work = partial(_body, call, Tally(generation, call.choices_each), outputs, head, made)
-            await exchange.send_json(await manager.prompts.off_loop(_num_values(made), work))
+            await exchange.send_json(await manager.prompts.off_loop(num_values(made), work))
             generation.stamp_written(service.clock(), last=True)
 
 
@@ -131,11 +131,6 @@ class _Ends:
     def is_shown(self, finish: FinishReason) -> bool:
         """Whether the choice has a `finish_reason`."""
         return not isinstance(finish, Abort) or (self._several and finish.cause == "aborted")
-
-
-def _num_values(made: list[Whole]) -> int:
-    """How many log probabilities there are to write: each costs about what a character of a prompt does."""
-    return sum(choice.details.num_values for choice in made if choice.details is not None)
 
 
 def _body(call: Call, tally: Tally, outputs: list[ChoiceOutput], head: Json, made: list[Whole]) -> Json:

@@ -138,7 +138,19 @@ def test_an_executor_without_log_probabilities_refuses_what_needs_them_by_name(p
     run(scenario())
 
 
-def test_a_long_answer_is_written_off_the_event_loop() -> None:
+@pytest.mark.parametrize(
+    ("path", "body", "tokens"),
+    [
+        (COMPLETIONS, {"prompt": "a", "logprobs": 3, "max_tokens": 400}, "choices.0.logprobs.tokens"),
+        (
+            "/generate",
+            {"text": "a", "return_logprob": True, "top_logprobs_num": 3, "sampling_params": {"max_new_tokens": 400}},
+            "meta_info.output_top_logprobs",
+        ),
+        ("/v1/responses", {"input": "a", "top_logprobs": 3, "max_output_tokens": 400}, "output.0.content.0.logprobs"),
+    ],
+)
+def test_a_long_answer_is_written_off_the_event_loop(path: str, body: dict[str, Any], tokens: str) -> None:
     async def scenario() -> None:
         entry = Entry()
         sizes = []
@@ -156,8 +168,10 @@ def test_a_long_answer_is_written_off_the_event_loop() -> None:
             entry.engine.row(sent.rid, "I" * 400, ids=[40] * 400, finish=Stop(), details=details(*values, top=3))
 
         entry.engine.answer = answer
-        response = await post(entry.app, COMPLETIONS, {"prompt": "a", "logprobs": 3, "max_tokens": 400})
-        assert len(response.body["choices"][0]["logprobs"]["tokens"]) == 400
+        found: Any = (await post(entry.app, path, body)).body
+        for name in tokens.split("."):
+            found = found[int(name) if name.isdigit() else name]
+        assert len(found) == 400
         assert sizes[-1] == 400 * 7
 
     run(scenario())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 
@@ -20,7 +21,7 @@ from millstream.entry.openai.responses.tokens import TokenList
 from millstream.entry.release import release_after
 from millstream.entry.state import Phase
 from millstream.entry.tokenizer_manager import TokenizerManager
-from millstream.entry.whole import Whole
+from millstream.entry.whole import Whole, num_values
 from millstream.messages import FinishReason, ResponseRecord
 
 
@@ -64,9 +65,10 @@ class Job:
             self._store.end(self.draft.id, self._record(self._body))
         return self._body
 
-    def end_whole(self, whole: Whole) -> Json:
+    async def end_whole(self, whole: Whole) -> Json:
         """The response has ended, and this is all of it."""
-        listed = self.tokens.take(whole.text, whole.token_ids, whole.details, whole.finish)
+        work = partial(self.tokens.take, whole.text, whole.token_ids, whole.details, whole.finish)
+        listed = await self._manager.prompts.off_loop(num_values([whole]), work)
         return self.end(whole.finish, Output(whole.text, listed))
 
     def now(self) -> Json:
