@@ -6,7 +6,7 @@ from llguidance import LLParserLimits
 
 MAX_SOURCE_BYTES = 256 * 1024  # of a grammar as its client wrote it
 MAX_COMPILE_S = 2.0  # in a worker, which is killed then
-MAX_WORKER_BYTES = 1 << 30  # of address space beyond what it has with nothing to do
+MAX_WORKER_BYTES = 256 << 20  # of address space beyond what it has with nothing to do
 WORKER_STACK_BYTES = 1 << 20  # a quarter of what the scheduler's thread has: what fits here fits there
 COMPILER_STACK_BYTES = 4 << 20
 

@@ -19,7 +19,7 @@ from millstream.errors import EngineError
 from millstream.grammar.limits import COMPILER_STACK_BYTES, parser_limits
 from millstream.grammar.vocabulary import Vocabulary
 
-MAX_KNOWN = 64  # grammars; each knows what its texts have led to so far
+MAX_KNOWN = 32  # grammars; each knows what its texts have led to so far
 
 Words = NDArray[np.uint32]
 

@@ -56,11 +56,18 @@ def main() -> None:
     if data is None:
         return
     tokenizer = msgspec.msgpack.decode(data, type=Vocabulary).compiled()
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + MAX_WORKER_BYTES, size + MAX_WORKER_BYTES))
+    _limit_memory()
     send(answers, Proof())  # ready
     while (data := receive(jobs)) is not None:
         send(answers, prove(msgspec.msgpack.decode(data, type=GrammarSpec), tokenizer))
+
+
+def _limit_memory() -> None:
+    """Allow so much more than there is now. Where nothing says how much that is, only the time is limited."""
+    sizes = Path("/proc/self/statm")
+    if sizes.exists():
+        limit = int(sizes.read_text().split()[0]) * resource.getpagesize() + MAX_WORKER_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 if __name__ == "__main__":

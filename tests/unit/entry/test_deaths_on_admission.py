@@ -20,9 +20,7 @@ PATHS = (
 )
 EXAMPLES = {route.path: route.rules.example for route in ROUTES if route.path in PATHS and route.rules is not None}
 STREAMED = {path for path in PATHS if path not in ("/v1/embeddings", "/v1/score")}
-CASES = [*EXAMPLES.items()] + [
-    (path, {**(body or {}), "stream": True}) for path, body in EXAMPLES.items() if path in STREAMED
-]
+CASES = [*EXAMPLES.items()] + [(path, {**(body or {}), "stream": True}) for path, body in EXAMPLES.items() if path in STREAMED]
 
 
 def test_every_route_that_generates_is_tried() -> None:
