@@ -88,7 +88,7 @@ class GrammarChecker:
 
     def _note(self, key: tuple[str, str], job: asyncio.Future[Proof]) -> None:
         del self._pending[key]
-        if job.cancelled() or job.exception() is not None:
+        if job.cancelled() or job.exception() is not None or not job.result().is_certain:
             return
         self._known[key] = job.result()
         self._num_known_bytes += _size(key, job.result())
@@ -115,6 +115,8 @@ class _Worker:
 
     def prove(self, spec: GrammarSpec, vocabulary: Callable[[], Vocabulary], compile_s: float) -> Proof:
         """Ask the process. One that takes too long or dies is replaced by the next call."""
+        if self._process is not None and self._process.poll() is not None:
+            self.kill()  # it died with nothing to do
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "millstream.grammar.worker"],
@@ -129,7 +131,8 @@ class _Worker:
         if data is not None:
             return msgspec.msgpack.decode(data, type=Proof)
         self.kill()
-        return Proof(error=f"it is too deep or too large: to compile it takes more than {compile_s:g} s, or too much memory")
+        limits = f"to compile it takes more than {compile_s:g} s, or too much memory"
+        return Proof(error=f"it is too deep or too large: {limits}", is_certain=False)
 
     def kill(self) -> None:
         """End the process, if there is one."""

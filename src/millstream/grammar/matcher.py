@@ -27,11 +27,12 @@ Words = NDArray[np.uint32]
 class Matcher:
     """One request's place in its grammar. `mask` has a bit for each token id, the lowest first."""
 
-    __slots__ = ("_mask", "_matcher")
+    __slots__ = ("_address", "_mask", "_matcher")
 
     def __init__(self, matcher: LLMatcher, num_words: int) -> None:
         self._matcher = matcher
         self._mask = np.zeros(num_words, np.uint32)
+        self._address = self._mask.ctypes.data
 
     def mask(self) -> Words:
         """The tokens that may follow, the ends of a text among them where it may end. Valid up to the next call.
@@ -39,7 +40,7 @@ class Matcher:
         Raises:
             EngineError: the grammar has become too expensive to follow.
         """
-        self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+        self._matcher.unsafe_compute_mask_ptr(self._address, self._mask.nbytes)
         self._check()
         return self._mask
 

@@ -14,6 +14,7 @@ class Proof(Struct, frozen=True):
     grammar: str = ""
     error: str = ""
     place: str = ""
+    is_certain: bool = True  # False: the worker was killed or died, which another time it might not
 
 
 def send(stream: IO[bytes], message: Any) -> None:

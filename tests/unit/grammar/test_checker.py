@@ -159,6 +159,24 @@ def test_a_grammar_that_takes_too_long_is_refused_and_does_not_keep_others_waiti
     asyncio.run(scenario())
 
 
+def test_a_worker_that_died_is_replaced_and_what_it_died_of_is_not_held_against_a_grammar() -> None:
+    async def scenario() -> None:
+        async with open_checker() as checker:
+            spec = schema_spec({"type": "integer"})
+            await checker.check(spec)
+            worker = checker._idle.queue[-1]
+            worker._process.kill()
+            worker._process.wait()
+            assert (await checker.check(schema_spec({"type": "null"}))).checked
+            checker._compile_s = 0.0001
+            other = schema_spec({"enum": list(range(500))})
+            assert "too deep or too large" in (await error_of(checker, other)).message
+            checker._compile_s = 30.0
+            assert (await checker.check(other)).checked
+
+    asyncio.run(scenario())
+
+
 def test_a_source_beyond_the_limit_is_not_even_compiled() -> None:
     async def scenario() -> None:
         async with open_checker() as checker:
