@@ -226,7 +226,7 @@ def test_completions_make_sixteen_tokens_by_default(url: str) -> None:
         ("messages", "hi"),
         ("messages", [{"content": "no role"}]),
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "xml"}),
         ("logprobs", 3),
         ("stop_regex", "(a"),
         ("stop_regex", "a*"),

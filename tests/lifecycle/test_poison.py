@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -78,3 +79,44 @@ def test_garbage_in_an_inbox_is_dropped_and_streams_go_on(served: tuple[Server, 
         assert sum("word" in line for line in rest) >= 1
     assert_comes_to_rest(url, pages)
     assert_serves(url)
+
+
+BOMBS: list[tuple[str, str]] = [
+    ("json_schema", json.dumps({"$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(5000)}, "$ref": "#/$defs/d0"})),
+    ("json_schema", '{"items":' * 90 + '{"type":"sting"}' + "}" * 90),
+    ("ebnf", "start: A\nA: /[ab]*a[ab]{1000}/ & /[ab]*b[ab]{1000}/"),
+    ("ebnf", "start: a0\n" + "\n".join(f'a{i}: a{i + 1} "x"' for i in range(9000)) + '\na9000: "y"'),
+]
+
+
+@pytest.mark.parametrize("field, source", BOMBS, ids=range(len(BOMBS)))
+def test_a_grammar_that_would_end_a_process_ends_only_its_own_request(
+    served: tuple[Server, str, Path], field: str, source: str
+) -> None:
+    _, url, _ = served
+    pages, pids = server_info(url)["pages_free"], process_ids(url)
+    with ThreadPoolExecutor() as pool:
+        good = [pool.submit(ask_streamed, url, {"messages": script(*WORDS, step_ms=2)}) for _ in range(NEIGHBOURS)]
+        result = ask(url, {"messages": script("a"), field: source})
+        assert_neighbours_say_everything([each.result() for each in good])
+    assert (result.status, result.error["code"]) == (400, "invalid_grammar")
+    assert result.error["param"].startswith(field)
+    assert process_ids(url) == pids
+    assert_comes_to_rest(url, pages)
+    assert_serves(url)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+def test_a_grammar_holds_over_the_wire(served: tuple[Server, str, Path], stream: bool) -> None:
+    _, url, _ = served
+    send: Any = ask_streamed if stream else ask
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "n", "schema": {"type": "array", "items": {"enum": ["é", 5]}, "minItems": 4}},
+    }
+    result = send(url, {"messages": script("[", "5", ",", "5", ",", "5", ",", "5", "]"), "response_format": form})
+    assert (result.content, result.finish_reason) == ("[5,5,5,5]", "stop")
+
+
+def process_ids(url: str) -> dict[str, Any]:
+    return {name: each["pid"] for name, each in httpx.get(f"{url}/server_info").json()["processes"].items()}

@@ -49,7 +49,7 @@ PROCESSES = ("entry-0", "scheduler", "detokenizer")
 
 
 def engine_info(
-    context_length: int = CONTEXT_LENGTH, max_running_requests: int = 8, *, has_logprobs: bool = True
+    context_length: int = CONTEXT_LENGTH, max_running_requests: int = 8, *, has_logprobs: bool = True, has_grammars: bool = True
 ) -> EngineInfo:
     return EngineInfo(
         vocab_size=TOKENIZER.vocab_size,
@@ -61,6 +61,7 @@ def engine_info(
         executor="fake",
         hidden_size=HIDDEN_SIZE,
         has_logprobs=has_logprobs,
+        has_grammars=has_grammars,
     )
 
 
@@ -201,6 +202,7 @@ class Entry:
         number: int = 0,
         templates: dict[str, str] | None = None,
         has_logprobs: bool = True,
+        has_grammars: bool = True,
     ) -> None:
         self.engine = FakeEngine()
         config = dataclasses.replace(config or ServerConfig(), strict_ledger=True)
@@ -211,7 +213,9 @@ class Entry:
             chat = ChatPrompts(TOKENIZER, templates, escape=config.chat_special_tokens == "escape")
             parsers = choose_parsers(config, templates)
             self.service.text_loaded(LoadedText(tokenizer=tokenizer, chat=chat, names=NAMES, parsers=parsers))
-            self.service.update(state(engine_info(context_length, max_running_requests, has_logprobs=has_logprobs)))
+            self.service.update(
+                state(engine_info(context_length, max_running_requests, has_logprobs=has_logprobs, has_grammars=has_grammars))
+            )
             self.engine.handle = self.manager.handle
 
     @property

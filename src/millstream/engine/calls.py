@@ -27,8 +27,9 @@ async def generate_whole(service: Service, body: Json) -> Any:
     """
     try:
         call = await _read_call(service, body)
-        generation = await service.manager.generate_request(call.rid, call.requests, call.origin)
-        with release_after(service.manager, generation):
+        manager = service.manager
+        generation = await manager.generate_request(call.rid, call.requests, call.origin)
+        with release_after(manager, generation):
             answer = await call.answer(service, generation)
             generation.stamp_written(service.clock(), last=True)
     except RequestFailed as error:
@@ -44,8 +45,9 @@ async def generate_stream(service: Service, body: Json) -> AsyncIterator[Json]:
     """
     try:
         call = await _read_call(service, body)
-        generation = await service.manager.generate_request(call.rid, call.requests, call.origin)
-        with release_after(service.manager, generation):
+        manager = service.manager
+        generation = await manager.generate_request(call.rid, call.requests, call.origin)
+        with release_after(manager, generation):
             form = call.stream(service, generation)
             num_open = len(generation.states)
             while num_open:

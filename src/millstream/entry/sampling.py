@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from millstream.entry.grammar import JsonSource, only_one, spec_of
 from millstream.entry.limits import (
     FrequencyPenalty,
     LogitBias,
@@ -22,6 +23,7 @@ from millstream.entry.limits import (
 )
 from millstream.errors import RequestError
 from millstream.messages import SamplingParams
+from millstream.messages.grammar import GrammarSpec
 from millstream.text.regex import compile_patterns
 
 SEEDS = 2**64
@@ -46,12 +48,16 @@ class SamplingFields(Struct, kw_only=True):
     no_stop_trim: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    json_schema: JsonSource | None = None  # of these four, and of an API's own fields of the kind, one
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: JsonSource | None = None
 
     def to_sampling(self, *, max_new_tokens: int | None, min_new_tokens: int, choice: int = 0) -> SamplingParams:
         """The parameters of choice number `choice`.
 
         Raises:
-            RequestError: the seed has more than 64 bits, or a stop regex cannot be used.
+            RequestError: the seed has more than 64 bits, a stop regex cannot be used, or there are two grammars.
         """
         check_seed("seed", self.seed)
         stop_regex = (self.stop_regex,) if isinstance(self.stop_regex, str) else tuple(self.stop_regex)
@@ -75,7 +81,17 @@ class SamplingFields(Struct, kw_only=True):
             no_stop_trim=self.no_stop_trim,
             skip_special_tokens=self.skip_special_tokens,
             spaces_between_special_tokens=self.spaces_between_special_tokens,
+            grammar=only_one(self.grammars()),
         )
+
+    def grammars(self) -> list[GrammarSpec | None]:
+        """What each field asks of the form of the text; of those that ask for something there may be one."""
+        return [
+            spec_of("json_schema", self.json_schema, "json_schema"),
+            spec_of("regex", self.regex, "regex"),
+            spec_of("ebnf", self.ebnf, "ebnf"),
+            spec_of("structural_tag", self.structural_tag, "structural_tag"),
+        ]
 
 
 def check_seed(name: str, seed: int | None) -> None:

@@ -17,8 +17,10 @@ from millstream.entry.generation import Generation, Origin
 from millstream.entry.prompt_encoder import PromptEncoder, is_quick
 from millstream.entry.state import ReqState
 from millstream.errors import ContextLengthExceeded, InvariantError, RequestError
+from millstream.grammar.checker import GrammarChecker
 from millstream.messages import EngineInfo, GenerateReqInput, TokenizedGenerateReqInput
 from millstream.messages.details import LogprobParams, verify_prompt_values
+from millstream.messages.grammar import GrammarSpec
 from millstream.messages.sampling import verify_token_ids
 
 EMBEDS_NAMESPACE = "embeds:"  # how the namespace of a prompt of embeddings begins, and of no other
@@ -30,6 +32,7 @@ class CallTokenizer:
     def __init__(
         self,
         prompts: PromptEncoder,
+        grammars: GrammarChecker,
         engine: EngineInfo,
         *,
         num_ids: int,
@@ -38,6 +41,7 @@ class CallTokenizer:
         new_seed: Callable[[], int],
     ) -> None:
         self._prompts = prompts
+        self._grammars = grammars
         self._engine = engine
         self._num_ids = num_ids
         self._entry = entry
@@ -55,6 +59,7 @@ class CallTokenizer:
         verify_prompt_values(
             sum(state.obj.logprobs.num_prompt_values(len(state.input_ids)) for state in generation.states if state.obj.logprobs)
         )
+        await self._check_grammars(generation)
         for state in generation.states:
             if state.failure is not None:  # ended while it was being tokenised
                 raise RequestFailed(state.failure)
@@ -85,6 +90,14 @@ class CallTokenizer:
             is_ours = obj.text is not None and self._num_ids <= self._engine.vocab_size
             check_prompt(state.input_ids, self._engine, param, is_ours=is_ours, is_prompt_only=obj.is_prompt_only)
             obj.timing.tokenized = self._clock()
+
+    async def _check_grammars(self, generation: Generation) -> None:
+        """Have the grammars of a call checked: none is dispatched before."""
+        for state in generation.states:
+            spec = state.obj.sampling.grammar
+            if spec is not None:
+                checked = await generation.unless_ended(partial(self._grammars.check, spec))
+                state.obj.sampling = msgspec.structs.replace(state.obj.sampling, grammar=checked)
 
     def _finalize(self, state: ReqState, origin: Origin, call: str) -> TokenizedGenerateReqInput:
         return finalize(
@@ -138,6 +151,16 @@ def check_logprobs(params: LogprobParams, engine: EngineInfo) -> None:
     """
     check_has_logprobs(engine, "logprobs")
     params.verify(engine.vocab_size)
+
+
+def check_grammar(spec: GrammarSpec, engine: EngineInfo) -> None:
+    """Check that the engine can hold a text to a grammar at all.
+
+    Raises:
+        RequestError: it cannot.
+    """
+    if not engine.has_grammars:
+        raise refusal(spec.param, f"the executor `{engine.executor}` or this model's tokenizer allows no grammars")
 
 
 def finalize(

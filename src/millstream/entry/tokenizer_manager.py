@@ -23,7 +23,9 @@ from millstream.entry.prompt_encoder import PromptEncoder
 from millstream.entry.questions import Questions
 from millstream.entry.registry import Live, Registry
 from millstream.entry.state import Phase, ReqState
-from millstream.entry.tokenize import CallTokenizer, check_logprobs
+from millstream.entry.tokenize import CallTokenizer, check_grammar, check_logprobs
+from millstream.grammar.checker import GrammarChecker
+from millstream.grammar.vocabulary import vocabulary_of
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     AbortNotice,
@@ -72,6 +74,7 @@ class TokenizerManager:
         self.tokenizer = tokenizer
         self.ledger = ledger or Ledger("entry")
         self.prompts = PromptEncoder(tokenizer, engine.context_length, self.ledger)
+        self.grammars = GrammarChecker(lambda: vocabulary_of(tokenizer, engine.eos_token_ids))
         self.retry_after_s = 1  # what somebody refused now is told; the scheduler knows
         self.late_rows_dropped = 0
         self.tokens_at = 0.0  # when the last token of any request came
@@ -83,7 +86,7 @@ class TokenizerManager:
         self._entry = entry  # the number of this worker
         self._clock = clock
         self._call_tokenizer = CallTokenizer(
-            self.prompts, engine, num_ids=tokenizer.vocab_size, entry=entry, clock=clock, new_seed=new_seed
+            self.prompts, self.grammars, engine, num_ids=tokenizer.vocab_size, entry=entry, clock=clock, new_seed=new_seed
         )
         self._handlers: dict[type, Callable[[Any], None]] = {
             BatchStrOutput: self._take_texts,
@@ -109,6 +112,8 @@ class TokenizerManager:
             request.sampling.verify(self.engine.vocab_size)
             if request.logprobs is not None:
                 check_logprobs(request.logprobs, self.engine)
+            if request.sampling.grammar is not None:
+                check_grammar(request.sampling.grammar, self.engine)
         generation = self.registry.register(rid, requests, origin)
         try:
             first = generation.states[0].obj
@@ -187,8 +192,9 @@ class TokenizerManager:
         return len(self.registry)
 
     def close(self) -> None:
-        """Stop the worker threads."""
+        """Stop the worker threads and processes."""
         self.prompts.close()
+        self.grammars.close()
 
     def _abort_all_of(self, requests: Sequence[Live], cause: AbortCause) -> list[str]:
         for state, generation in requests:

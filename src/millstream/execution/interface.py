@@ -29,6 +29,9 @@ class ForwardRow:
     `end`..`reach - 1`, a token is drawn at each of the last `1 + len(draft)` positions, and the answer is what was drawn up to
     and including the first that differs from the draft (see `verify`). KV past what was accepted is garbage: it is overwritten
     before anybody reads it.
+
+    A row with `allowed` has no draft, since each of its positions would need a mask of its own, and makes one token a step. Ids
+    that the mask has no bit for are not allowed.
     """
 
     rid: str
@@ -46,6 +49,7 @@ class ForwardRow:
     logprobs: LogprobParams | None = None
     wants_hidden: bool = False  # once `end` is the prompt's: the state of the last position, after the final norm
     input_embeds: NDArray[np.float32] | None = None  # `[prompt, hidden]`: what enters the first layer in place of its ids
+    allowed: NDArray[np.uint32] | None = None  # a bit for each id that may be drawn next, the lowest first; None: all may
 
     @property
     def gives_hidden(self) -> bool:
@@ -99,6 +103,7 @@ class Capabilities:
     executor: str = "custom"  # its name, for people
     hidden_size: int = 0  # numbers in a state and in an embedding; 0: it has none to give, and takes none
     has_logprobs: bool = False  # it fills `ForwardOutput.logprobs` and `prompt_logprobs`
+    has_masks: bool = False  # it draws only what `ForwardRow.allowed` allows
 
 
 class Executor(Protocol):

@@ -72,6 +72,7 @@ def capabilities_of(
         executor=executor,
         hidden_size=model.hidden_size,
         has_logprobs=True,
+        has_masks=True,
     )
 
 

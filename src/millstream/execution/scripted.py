@@ -3,7 +3,8 @@
 For tests of clients and of this server, and for measuring everything but the model. Chosen by `--executor scripted`; needs no
 torch. What a row gets depends on the row alone: on how many tokens it has and on its prompt's script, so batching and
 retraction change nothing. Time does: a script may ask for delays. Steps that a row's draft foretells come as one. There is no
-KV, so pages and their copies mean nothing here.
+KV, so pages and their copies mean nothing here. Under a grammar a row says the next higher id that is allowed, round the
+vocabulary, in place of one that is not, and its script ends only where the grammar may.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class ScriptedExecutor:
         output = ForwardOutput(
             [[endless[(len(row.token_ids) - row.num_prompt_tokens) % period]] if row.sample else [] for row in batch.rows]
         )
-        for ids, row in zip(output.token_ids, batch.rows, strict=True):
+        for index, row in enumerate(batch.rows):
+            ids = output.token_ids[index] = _permitted(row, output.token_ids[index])
             position = len(row.token_ids) - row.num_prompt_tokens
             while ids and len(ids) <= len(row.draft) and ids[-1] == row.draft[len(ids) - 1]:
                 ids.append(endless[(position + len(ids)) % period])
@@ -167,11 +169,12 @@ class ScriptedExecutor:
         state.due = max(state.due + script.step_s, now)
         if script.is_said(position) and self._may_end(row, position):
             return [], True
-        ids = self._tokens(row, script, position)
+        ids = _permitted(row, self._tokens(row, script, position))
         while len(ids) <= len(row.draft) and num_agreeing(ids, row.draft) == len(ids) and self._goes_on(row, script, len(ids)):
             ids = ids + self._tokens(row, script, position + len(ids))
         end = position + len(ids)
-        is_last = script.is_said(end) and not script.faults_at_end and self._may_end(row, end)
+        # what a grammar allows behind these tokens, the next step will tell
+        is_last = row.allowed is None and script.is_said(end) and not script.faults_at_end and self._may_end(row, end)
         return ids, is_last
 
     def _tokens(self, row: ForwardRow, script: Script, position: int) -> list[int]:
@@ -193,6 +196,8 @@ class ScriptedExecutor:
         return not (script.is_said(position) and self._may_end(row, position))
 
     def _may_end(self, row: ForwardRow, num_output_tokens: int) -> bool:
+        if row.allowed is not None and not any(_is_allowed(row.allowed, each) for each in self.capabilities.eos_token_ids):
+            return False
         return not row.sampling.ignore_eos and num_output_tokens >= row.sampling.min_new_tokens
 
     def _break(self, fault: Fault, state: _RowState) -> None:
@@ -221,6 +226,24 @@ class ScriptedExecutor:
             self._tick = now
         self._tick += self._step_s
         self._sleep(max(0.0, self._tick - now))
+
+
+def _is_allowed(allowed: NDArray[np.uint32], token_id: int) -> bool:
+    return token_id < 32 * len(allowed) and bool(int(allowed[token_id // 32]) >> token_id % 32 & 1)
+
+
+def _permitted(row: ForwardRow, ids: list[int]) -> list[int]:
+    """The tokens of a step; under a grammar only the first, or what is said in its place."""
+    if row.allowed is None or not ids:
+        return ids
+    if _is_allowed(row.allowed, ids[0]):
+        return ids[:1]
+    bits = np.unpackbits(row.allowed.view(np.uint8), bitorder="little")
+    bits[[each for each in row.banned_token_ids if each < len(bits)]] = 0
+    allowed = np.flatnonzero(bits)
+    if not len(allowed):
+        raise _RowFault("the grammar allows no token.")
+    return [int(allowed[np.searchsorted(allowed, ids[0]) % len(allowed)])]
 
 
 def scripted_state(row: ForwardRow) -> NDArray[np.float32]:
@@ -255,6 +278,7 @@ def load_scripted_executor(config: ServerConfig) -> ScriptedExecutor:
             executor="scripted",
             hidden_size=HIDDEN_SIZE,
             has_logprobs=True,
+            has_masks=True,
         ),
         endless=endless,
         book=None if config.script is None else _book(config.script, tokenizer, endless),

@@ -170,6 +170,7 @@ class EngineInfo(Struct, frozen=True, kw_only=True):
     executor: str
     hidden_size: int = 0  # of embeddings, in and out; 0: the executor has none
     has_logprobs: bool = False
+    has_grammars: bool = False  # the executor draws by masks, and the tokenizer's ids are strings of bytes
 
 
 class Ready(Struct, frozen=True, omit_defaults=True, tag="ready"):

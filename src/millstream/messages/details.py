@@ -11,7 +11,7 @@ from millstream.messages.sampling import verify_token_ids
 
 MAX_TOP_LOGPROBS = 128  # alternatives given at one position
 MAX_LOGPROB_TOKEN_IDS = 1024  # ids asked for at every position
-MAX_PROMPT_VALUES = 1 << 22  # numbers about the prompts of one call: those of a prompt travel in one piece
+MAX_PROMPT_VALUES = 1 << 20  # numbers about the prompts of one call: those of a prompt travel in one piece, and hold up others
 MAX_OUTPUT_VALUES = 1 << 24  # numbers about the new tokens of one request: they are kept up to its end
 
 

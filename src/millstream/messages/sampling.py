@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from millstream.errors import RequestError
+from millstream.messages.grammar import GrammarSpec
 
 MAX_STOP_STRINGS = 32
 MAX_STOP_LENGTH = 1024  # characters
@@ -63,6 +64,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     no_stop_trim: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    grammar: GrammarSpec | None = None  # what the text must look like; the entry has it checked before dispatch
 
     def verify(self, vocab_size: int) -> None:
         """Check every field against its range.

@@ -32,6 +32,7 @@ Kind = Literal[
     "encoding",  # characters of a job in a worker thread, which goes on to its next step when its client has left
     "input_embeds",  # bytes of embeddings that came in place of a prompt's ids; in the scheduler, too
     # scheduler
+    "waiting_grammar",  # for its grammar to compile
     "waiting",  # a place in the queue
     "running",  # a slot in the batch
     "paused",  # a place among those whose clients do not read
@@ -40,7 +41,7 @@ Kind = Literal[
     # detokenizer
     "decode_status",
 ]
-ReleaseCause = EndCause | Literal["admitted", "retracted", "paused", "resumed", "shared", "draft", "done"]
+ReleaseCause = EndCause | Literal["admitted", "compiled", "retracted", "paused", "resumed", "shared", "draft", "done"]
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ class Limits:
     chunked_prefill_size: int  # tokens in one step, decode included
     context_length: int  # tokens, prompt and output together; no more than the KV pool holds
     vocab_size: int  # ids the model takes
+    has_grammars: bool = False
     hidden_size: int = 0  # numbers in an embedding; 0: the model gives none and takes none
     target_itl_s: float | None = None  # seconds that a step should stay within while requests decode
 
@@ -58,6 +59,7 @@ def check(
     verify_token_ids("prompt", request.input_ids, limits.vocab_size)
     request.sampling.verify(limits.vocab_size)
     _check_embeddings(request, limits)
+    _check_grammar(request, limits)
     if request.logprobs is not None:
         request.logprobs.verify(limits.vocab_size)
         request.logprobs.verify_lengths(num_prompt_tokens, request.max_new_tokens)
@@ -76,6 +78,16 @@ def check(
             f"The queue is full: {num_queued_tokens} prompt tokens are waiting, and this prompt has {num_prompt_tokens}; "
             f"at most {limits.max_queued_tokens} may wait. Try again later."
         )
+
+
+def _check_grammar(request: TokenizedGenerateReqInput, limits: Limits) -> None:
+    grammar = request.sampling.grammar
+    if grammar is None:
+        return
+    if not limits.has_grammars:
+        raise RequestError("This model takes no grammars.", param=grammar.param or None)
+    if not grammar.checked:  # it could end this process
+        raise RequestError("The grammar was not checked.", param=grammar.param or None)
 
 
 def _check_embeddings(request: TokenizedGenerateReqInput, limits: Limits) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from millstream.config import ServerConfig
 from millstream.execution.interface import Executor
+from millstream.grammar.matcher import GrammarCompiler
+from millstream.grammar.vocabulary import vocabulary_of
 from millstream.ipc.channel import Sender
 from millstream.kv.pool import KVPool
 from millstream.messages import EngineInfo
@@ -31,6 +33,7 @@ def engine_info(server: ServerConfig, executor: Executor, tokenizer: Tokenizer) 
         executor=capabilities.executor,
         hidden_size=capabilities.hidden_size,
         has_logprobs=capabilities.has_logprobs,
+        has_grammars=capabilities.has_masks and tokenizer.has_byte_table,
     )
 
 
@@ -59,11 +62,14 @@ def build_scheduler(
             context_length=engine.context_length,
             vocab_size=engine.vocab_size,
             hidden_size=engine.hidden_size,
+            has_grammars=engine.has_grammars,
             target_itl_s=server.target_itl_ms / 1000 or None,
         ),
         to_detokenizer=to_detokenizer,
         to_entry=to_entry,
         speculation=_speculation(server),
+        # at load, and not with the first grammar: it takes a quarter of a second
+        grammars=GrammarCompiler(vocabulary_of(tokenizer, engine.eos_token_ids)) if engine.has_grammars else None,
         ledger=Ledger("scheduler", strict=server.strict_ledger),
     )
 

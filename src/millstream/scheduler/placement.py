@@ -48,7 +48,7 @@ class Placement:
 
     def pause(self, req: Req) -> None:
         """Take a request out of the steps until `resume`. Its pages stay with it until others need them; its slot is free."""
-        if req.phase is not Phase.PAUSED:
+        if req.phase not in (Phase.PAUSED, Phase.WAITING_GRAMMAR):  # what has no grammar yet says nothing yet
             self._queues.move(req, Phase.PAUSED, "paused")
 
     def resume(self, req: Req) -> None:

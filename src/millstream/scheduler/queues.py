@@ -14,21 +14,30 @@ from millstream.scheduler.state import Phase, Req
 from millstream.scheduler.waiting import WaitingQueue
 
 _arrival, _rank = attrgetter("arrival"), attrgetter("rank")
-_PLACES: dict[Phase, Kind] = {Phase.WAITING: "waiting", Phase.RUNNING: "running", Phase.PAUSED: "paused"}
+_PLACES: dict[Phase, Kind] = {
+    Phase.WAITING_GRAMMAR: "waiting_grammar",
+    Phase.WAITING: "waiting",
+    Phase.RUNNING: "running",
+    Phase.PAUSED: "paused",
+}
 
 
 class Queues:
-    """Waiting and running requests by rank, paused ones in the order of their pauses."""
+    """Waiting and running requests by rank, paused ones in the order of their pauses, those without a grammar as they came."""
 
     def __init__(self) -> None:
+        self.compiling: dict[str, Req] = {}
         self.waiting = WaitingQueue()
         self.running: dict[str, Req] = {}
         self.paused: dict[str, Req] = {}
 
     def add(self, req: Req) -> None:
         """Take in a new request."""
-        self.waiting.add(req)
-        req.account.acquire("waiting")
+        if req.phase is Phase.WAITING_GRAMMAR:
+            self.compiling[req.rid] = req
+        else:
+            self.waiting.add(req)
+        req.account.acquire(_PLACES[req.phase])
 
     def move(self, req: Req, phase: Phase, cause: ReleaseCause) -> None:
         """Move a request to the queue of `phase`; out of all of them where that is FINISHED. `cause` is why it leaves.
@@ -55,19 +64,27 @@ class Queues:
             InvariantError: a request is in no queue, in two, in the wrong one, or out of order.
         """
         running, waiting, paused = list(self.running.values()), list(self.waiting), list(self.paused.values())
-        if sorted([*running, *waiting, *paused], key=_arrival) != list(live):
+        compiling = list(self.compiling.values())
+        if sorted([*running, *waiting, *paused, *compiling], key=_arrival) != list(live):
             raise InvariantError("a live request is in no queue, or in two")
         if running != sorted(running, key=_rank) or waiting != sorted(waiting, key=_rank):
             raise InvariantError("a queue is not in order of rank")
         if list(self.waiting.by_arrival) != sorted(waiting, key=_arrival):
             raise InvariantError("the waiting are not in order of arrival")
-        for phase, queue in ((Phase.RUNNING, running), (Phase.WAITING, waiting), (Phase.PAUSED, paused)):
+        places = {
+            Phase.RUNNING: running,
+            Phase.WAITING: waiting,
+            Phase.PAUSED: paused,
+            Phase.WAITING_GRAMMAR: compiling,
+        }
+        for phase, queue in places.items():
             for req in queue:
                 if req.phase is not phase:
                     raise InvariantError(f"{req.rid} is {req.phase.value} in the queue of the {phase.value}")
 
     def watch(self, ledger: Ledger) -> None:
         """Have `ledger` compare what is written down of places with the queues."""
+        ledger.watch("waiting_grammar", lambda: len(self.compiling))
         ledger.watch("waiting", lambda: len(self.waiting))
         ledger.watch("running", lambda: len(self.running))
         ledger.watch("paused", lambda: len(self.paused))
@@ -79,6 +96,8 @@ class Queues:
                 del self.running[req.rid]
             case Phase.WAITING:
                 self.waiting.remove(req)
+            case Phase.WAITING_GRAMMAR:
+                del self.compiling[req.rid]
             case Phase.PAUSED:
                 del self.paused[req.rid]
 

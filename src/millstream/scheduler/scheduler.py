@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from millstream.errors import DeadlineExceeded, EngineError, InvariantError, MillstreamError, OverloadError
 from millstream.execution.interface import Executor, ForwardOutput
+from millstream.grammar.matcher import GrammarCompiler
 from millstream.ipc.channel import Sender
 from millstream.kv.pool import KVPool
 from millstream.messages import (
@@ -46,8 +47,9 @@ from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.deadlines import Deadlines
 from millstream.scheduler.family import Families
-from millstream.scheduler.finish import EndRule
+from millstream.scheduler.finish import EndRule, Verdict
 from millstream.scheduler.forward import run_step
+from millstream.scheduler.grammars import POLL_S, Grammars
 from millstream.scheduler.order import Order
 from millstream.scheduler.output import StepOutput, ToDetokenizer
 from millstream.scheduler.pace import Pace
@@ -94,6 +96,7 @@ class Scheduler:
         to_detokenizer: ToDetokenizer,
         to_entry: Callable[[int], Sender],
         speculation: SpeculationOptions | None = None,
+        grammars: GrammarCompiler | None = None,
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -117,6 +120,7 @@ class Scheduler:
         )
         self._families = Families(pool=pool, share_prefixes=share_prefixes)
         self._speculation = Speculation(speculation or SpeculationOptions(), pool, limits.chunked_prefill_size)
+        self._grammars = Grammars(grammars)
         self._num_arrivals = 0
         self._deadlines = Deadlines()
         self._pace = Pace()
@@ -150,7 +154,12 @@ class Scheduler:
     @property
     def wait_s(self) -> float | None:
         """Seconds the loop may wait for a message: none with work, else up to the next deadline, or for ever (None)."""
-        return 0.0 if self.has_work else self._deadlines.wait_s(self._clock())
+        if self.has_work:
+            return 0.0
+        wait_s = self._deadlines.wait_s(self._clock())
+        if self._queues.compiling:
+            return POLL_S if wait_s is None else min(wait_s, POLL_S)
+        return wait_s
 
     def handle(self, message: ToScheduler) -> None:
         """Take one message. A fault here is logged and ends at most the message's own request."""
@@ -164,11 +173,13 @@ class Scheduler:
     def step(self) -> bool:
         """Run one step: admit, compute, settle, send. Returns whether there is more work."""
         self._end_overdue()
+        if self._queues.compiling:
+            self._queue_compiled()
         self._verdicts.send(self._retry_after_s)  # before the forward: a client learns at once that it was accepted
         self.got_on = False
         if self.has_work:
             started = self._clock()
-            work = self._placement.next_work()
+            work = self._masked(self._placement.next_work())
             if work:
                 self._num_steps += 1
                 if self._speculation.is_on:
@@ -232,7 +243,8 @@ class Scheduler:
             admission.check(
                 message,
                 live=self._live,
-                num_waiting=num_ahead + len(self._queues.paused),  # without a slot, they count as queued
+                # without a slot, they count as queued
+                num_waiting=num_ahead + len(self._queues.paused) + len(self._queues.compiling),
                 num_running=num_running,
                 num_queued_tokens=waiting.num_tokens_between(admission.num_free_slots(num_running, self._limits), num_ahead),
                 limits=self._limits,
@@ -261,6 +273,23 @@ class Scheduler:
                 self._deadlines.add(req.rid, message.deadline)
             if message.progress:
                 self._progress.add(req.rid)
+
+    def _queue_compiled(self) -> None:
+        """Queue the requests whose grammar has compiled."""
+        for req, error in self._grammars.give_all(self._queues.compiling.values()):
+            if error is None:
+                self._queues.move(req, Phase.WAITING, "compiled")
+            else:
+                self._end_by_abort(req, "engine_error", error)
+
+    def _masked(self, work: Sequence[Work]) -> Sequence[Work]:
+        """The work of a step, each row with what its grammar allows; those whose grammar cannot be followed end."""
+        failed = self._grammars.mask(work)
+        if not failed:
+            return work
+        for req, error in failed:
+            self._end_by_abort(req, "engine_error", error)
+        return [item for item in work if item.req.phase is Phase.RUNNING]
 
     def _reject(self, message: TokenizedGenerateReqInput, error: MillstreamError) -> None:
         if isinstance(error, OverloadError):
@@ -359,12 +388,21 @@ class Scheduler:
         if not timing.prefilled:
             timing.prefilled = now
             self._progress.discard(req.rid)
-        if verdict.finish is not None:
+        if self._has_grammar_ended(req, new_ids, verdict):
+            self._finish(req, Stop(None), new_ids)
+        elif verdict.finish is not None:
             self._finish(req, verdict.finish, new_ids, held_back=verdict.held_back)
         elif is_last:
             self._finish(req, Stop(None), new_ids)
         else:
             self._output.add(req, new_ids, held_back=verdict.held_back)
+
+    def _has_grammar_ended(self, req: Req, new_ids: Sequence[int], verdict: Verdict) -> bool:
+        """Follow a request's grammar; whether its text is complete. A stop ends it before."""
+        if req.matcher is None or isinstance(verdict.finish, Stop):
+            return False
+        req.matcher.take(new_ids)
+        return req.matcher.is_ended
 
     def _end_prompt_only(self, req: Req, hidden: NDArray[np.float32] | None, now: float) -> None:
         req.timing.prefilled = req.timing.decoded = now
@@ -428,7 +466,7 @@ class Scheduler:
             id=asked.id,
             entry=asked.entry,
             scheduler_requests=len(self._live),
-            waiting=len(self._queues.waiting),
+            waiting=len(self._queues.waiting) + len(self._queues.compiling),
             running=len(self._queues.running),
             paused=len(self._queues.paused),
             pages_total=self._pool.num_pages,

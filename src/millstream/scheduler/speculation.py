@@ -57,7 +57,7 @@ class Speculation:
         for item in work:
             item.req.row.draft = ()
             tokens_left -= item.end - item.start
-            if item.req.row.sample and not item.req.is_prefilling:
+            if item.req.row.sample and not item.req.is_prefilling and item.req.matcher is None:
                 decodes.append(item)
         if len(decodes) > self._options.max_batch_size:
             return

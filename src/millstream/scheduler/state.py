@@ -13,6 +13,7 @@ import numpy as np
 
 from millstream.errors import InvariantError
 from millstream.execution.interface import ForwardRow
+from millstream.grammar.matcher import Matcher
 from millstream.kv.pool import Lease
 from millstream.messages import TokenizedGenerateReqInput, TokenRow, Usage
 from millstream.messages.finish import EndCause
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 class Phase(Enum):
     """Where a request is."""
 
+    WAITING_GRAMMAR = "waiting_grammar"  # for its grammar to compile: it holds nothing, and no step waits for it
     WAITING = "waiting"  # for a slot and pages
     RUNNING = "running"  # has both
     PAUSED = "paused"  # for its client: has no slot, and keeps the pages it had until others need them
@@ -34,6 +36,7 @@ class Phase(Enum):
 
 
 NEXT: dict[Phase, frozenset[Phase]] = {
+    Phase.WAITING_GRAMMAR: frozenset({Phase.WAITING, Phase.FINISHED}),
     Phase.WAITING: frozenset({Phase.RUNNING, Phase.PAUSED, Phase.FINISHED}),
     Phase.RUNNING: frozenset({Phase.WAITING, Phase.PAUSED, Phase.FINISHED}),  # RUNNING -> WAITING is a retraction
     Phase.PAUSED: frozenset({Phase.RUNNING, Phase.WAITING, Phase.FINISHED}),  # WAITING: no slot is free, or its pages are gone
@@ -60,6 +63,7 @@ class Req:
         "is_probe",
         "is_promoted",
         "lease",
+        "matcher",
         "max_new_tokens",
         "namespace",
         "num_computed",
@@ -100,7 +104,8 @@ class Req:
         self.family: Family | None = None  # the other choices of its call
         self.timing = message.timing
         self.end_rule = end_rule
-        self.phase = Phase.WAITING
+        self.matcher: Matcher | None = None  # its place in its grammar; a retraction does not touch it
+        self.phase = Phase.WAITING if message.sampling.grammar is None else Phase.WAITING_GRAMMAR
         self.held_back = 0  # characters, by its last row
         self.lease: Lease | None = None
         self.num_computed = 0

@@ -215,6 +215,26 @@ def test_a_row_whose_every_token_is_banned_fails_alone() -> None:
     assert ids[1] == 0
 
 
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 2.0}, {"top_k": 2}, {"top_p": 0.1}, {"min_p": 0.5}])
+@pytest.mark.parametrize("penalty", [0.0, 1.5])
+def test_only_what_a_mask_allows_is_drawn(params: dict[str, Any], penalty: float) -> None:
+    generator = np.random.default_rng(3)
+    for seed in range(50):
+        logits = generator.normal(size=(1, 100)).astype(np.float32)
+        allowed = {int(each) for each in generator.choice(96, size=1 + seed % 7, replace=False)}
+        row = make_row([1, 2], [3], seed=seed, frequency_penalty=penalty, **params)
+        row.allowed = np.packbits([each in allowed for each in range(96)], bitorder="little").view(np.uint32)
+        assert draw(logits[0], row) in allowed  # and never one of the ids from 96 on, which have no bit
+        assert np.isfinite(logits).all()
+
+
+def test_a_mask_that_allows_nothing_fails_its_row_alone() -> None:
+    rows = [make_row([1], [], temperature=1.0) for _ in range(2)]
+    rows[0].allowed = np.zeros(1, np.uint32)
+    ids, errors = sample(np.zeros((2, 40), np.float32), rows)
+    assert list(errors) == [0] and 0 <= ids[1] < 40
+
+
 def test_logits_are_left_as_they_were() -> None:
     logits = np.random.default_rng(4).normal(size=(1, 50)).astype(np.float32)
     before = logits.copy()

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from millstream.execution.interface import Capabilities, Executor, ForwardBatch, ForwardOutput, ForwardRow
 from millstream.execution.logprobs import prompt_positions
+from millstream.grammar.matcher import GrammarCompiler
 from millstream.kv.pool import KVPool
 from millstream.messages import (
     AbortReq,
@@ -237,6 +238,7 @@ class Desk:
         clock: Callable[[], float] | None = None,
         speculation: SpeculationOptions | None = None,
         num_pages: int | None = None,
+        grammars: GrammarCompiler | None = None,
         **limits: Any,
     ) -> None:
         capabilities = executor.capabilities
@@ -255,6 +257,7 @@ class Desk:
             "chunked_prefill_size": 64,
             "vocab_size": capabilities.vocab_size,
             "hidden_size": capabilities.hidden_size,
+            "has_grammars": grammars is not None,
             "context_length": min(capabilities.context_length, capabilities.num_pages * capabilities.page_size),
         }
         self.scheduler = Scheduler(
@@ -268,6 +271,7 @@ class Desk:
             to_detokenizer=self.to_detokenizer,
             to_entry=self._to_worker,
             speculation=speculation,
+            grammars=grammars,
             ledger=Ledger("scheduler", strict=True),
             clock=clock or Clock(),
         )

@@ -40,6 +40,7 @@ def describe_server(service: Service) -> dict[str, Any]:
             "executor": engine.executor,
             "has_chat_template": text.chat is not None,
             "has_logprobs": engine.has_logprobs,
+            "has_grammars": engine.has_grammars,
             "hidden_size": engine.hidden_size,
             "has_embeddings": engine.hidden_size > 0,
             "input_modalities": ["text"],

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
+
 from millstream.entry.fields import check_range
 from millstream.entry.input_embeds import InputEmbeds
 from millstream.entry.limits import MAX_CHOICES
@@ -183,6 +185,9 @@ def parse_sampling(given: dict[str, Any], name: str, engine: EngineInfo) -> tupl
             fields.seed = fields.sampling_seed
         params = fields.to_sampling(max_new_tokens=fields.max_new_tokens, min_new_tokens=fields.min_new_tokens)
         params.verify(engine.vocab_size)
+        if params.grammar is not None:
+            grammar = msgspec.structs.replace(params.grammar, param=f"{name}.{params.grammar.param}")
+            params = msgspec.structs.replace(params, grammar=grammar)
         if params.max_new_tokens is None and params.min_new_tokens > DEFAULT_MAX_NEW_TOKENS:
             raise RequestError(
                 f"min_tokens is {params.min_new_tokens}; it must be at most max_tokens, {DEFAULT_MAX_NEW_TOKENS}.",

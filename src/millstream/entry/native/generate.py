@@ -36,8 +36,9 @@ async def generate(exchange: Exchange, service: Service) -> None:
 async def _run(exchange: Exchange, service: Service, request: GenerateRequest, received: float) -> None:
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
     call = await read_call(service, request, deadline, received, request_id=exchange.request_id)
-    generation = await service.manager.generate_request(call.rid, call.requests, call.origin)
-    with release_after(service.manager, generation):
+    manager = service.manager
+    generation = await manager.generate_request(call.rid, call.requests, call.origin)
+    with release_after(manager, generation):
         if request.stream:
             await stream_answer(exchange, service, generation, call.stream(service, generation))
         else:

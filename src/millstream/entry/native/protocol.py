@@ -113,7 +113,6 @@ class ScoreRequest(Struct, kw_only=True):
     extra_key: Salt = ""
 
 
-_NO_GRAMMAR = "structured output is not supported by this server"
 _NO_MEDIA = "this server takes and makes text only"
 _NO_SESSIONS = "sessions are not supported by this server"
 _NO_EXPERTS = "expert routing is not available"
@@ -124,10 +123,6 @@ _INTERNAL = "it is not a field of the public API"
 SAMPLING = FieldRules(
     honoured=NativeSampling,
     refused={
-        "json_schema": Refused(_NO_GRAMMAR, ("",)),
-        "regex": Refused(_NO_GRAMMAR, ("",)),
-        "ebnf": Refused(_NO_GRAMMAR, ("",)),
-        "structural_tag": Refused(_NO_GRAMMAR, ("",)),
         "custom_params": Refused("they are for custom logit processors"),
         "stream_interval": Refused("each step is sent as it comes", (1,)),
         "beam_width": Refused("beam search is not supported by this server"),

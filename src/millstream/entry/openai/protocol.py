@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from millstream.entry.chat_messages import MESSAGE
 from millstream.entry.fields import FieldRules, Refused
+from millstream.entry.grammar import Choices, JsonSource, ResponseFormat, StructuredOutputs, spec_of, spec_of_format
 from millstream.entry.limits import (
     MAX_CHOICES,
     AnswerTokens,
@@ -23,6 +24,7 @@ from millstream.entry.limits import (
 from millstream.entry.openai.logprob_options import MAX_TOP
 from millstream.entry.sampling import SamplingFields
 from millstream.entry.tools import TOOL
+from millstream.messages.grammar import GrammarSpec
 
 TopLogprobs = Annotated[int, declared(minimum=0, maximum=MAX_TOP)]
 
@@ -57,6 +59,24 @@ class GenerationFields(SamplingFields, kw_only=True):
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = (
         None  # answered by the only one, `default`
     )
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: JsonSource | None = None  # older names of the members of `structured_outputs`
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
+
+    def grammars(self) -> list[GrammarSpec | None]:
+        """What each field asks of the form of the text."""
+        return [
+            *super().grammars(),
+            spec_of_format(self.response_format, "response_format"),
+            *(() if self.structured_outputs is None else self.structured_outputs.specs()),
+            spec_of("json_schema", self.guided_json, "guided_json"),
+            spec_of("regex", self.guided_regex, "guided_regex"),
+            spec_of("choice", self.guided_choice, "guided_choice"),
+            spec_of("ebnf", self.guided_grammar, "guided_grammar"),
+        ]
 
 
 class ChatCompletionRequest(GenerationFields, kw_only=True):
@@ -120,7 +140,6 @@ _LOGPROBS_HERE = "use OpenAI's `logprobs`"
 _NO_CODE = "code from requests is never run"
 _NO_REASONING = "the model has no reasoning modes"
 _NO_TOOLS = "tools are for chats, in `tools`"
-_NO_GRAMMAR = "structured output is not supported by this server"
 _NO_MEDIA = "this server takes and makes text only"
 _NO_LORA = "LoRA adapters are not supported by this server"
 _NO_SESSIONS = "sessions are not supported by this server"
@@ -136,16 +155,6 @@ _REFUSED = {
     "functions": Refused(_NO_TOOLS, ([],)),
     "function_call": Refused(_NO_TOOLS, ("none", "auto")),
     "web_search_options": Refused("this server runs no tools itself"),
-    "response_format": Refused(_NO_GRAMMAR, ({"type": "text"},)),
-    "structured_outputs": Refused(_NO_GRAMMAR),
-    "json_schema": Refused(_NO_GRAMMAR, ("",)),
-    "regex": Refused(_NO_GRAMMAR, ("",)),
-    "ebnf": Refused(_NO_GRAMMAR, ("",)),
-    "structural_tag": Refused(_NO_GRAMMAR, ("",)),
-    "guided_json": Refused(_NO_GRAMMAR),
-    "guided_regex": Refused(_NO_GRAMMAR),
-    "guided_choice": Refused(_NO_GRAMMAR),
-    "guided_grammar": Refused(_NO_GRAMMAR),
     "custom_logit_processor": Refused(_NO_CODE, ("",)),
     "logits_processors": Refused(_NO_CODE, ([],)),
     "custom_params": Refused("they are for custom logit processors"),

@@ -62,8 +62,13 @@ def reading_of(
     """How the answer to `prompt` is to be read; None where all of it is content.
 
     Raises:
-        RequestError: reasoning is to stay in the content, where tools may be called: it may speak of calls.
+        RequestError: tools may be called, and a grammar binds the answer; or reasoning, which may speak of calls, is to stay
+            in the content.
     """
+    if any(grammar is not None for grammar in request.grammars()):
+        if tools is not None:
+            raise RequestError("tools cannot be offered where a grammar binds the answer.", param="tools")
+        return None  # it binds all of the answer, which has no reasoning then
     parsers = service.text.parsers
     reasoning = parsers.reasoning
     if not request.separate_reasoning:

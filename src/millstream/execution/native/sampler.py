@@ -1,7 +1,7 @@
 """StepSampler: draws from the logits of a step where the kernels left them. The same draws as `execution.sampling` makes.
 
 Greedy rows were decided as the step ended; rows that sample are drawn all at once on the model's threads. What only few
-requests ask for, penalties, bias and bans, is done in numpy.
+requests ask for, penalties, bias, bans and masks, is done in numpy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millstream.execution.interface import ForwardRow
-from millstream.execution.sampling import ALL_BANNED, NOT_FINITE, SEED_MASK, adjusted, is_adjusted, is_greedy, output_index
+from millstream.execution.sampling import (
+    ALL_BANNED,
+    NOT_FINITE,
+    SEED_MASK,
+    adjusted,
+    apply_mask,
+    is_adjusted,
+    is_biased,
+    is_greedy,
+    output_index,
+)
 
 
 class StepSampler:
@@ -60,11 +70,14 @@ class StepSampler:
             logits[at, : self._vocab_size] = own
 
     def _adjust(self, at: int, row: ForwardRow, made: Sequence[int]) -> int:
-        """Apply penalties, bias and bans; return the best token then, or -1 where every one is banned."""
+        """Apply penalties, bias, bans and the mask; return the best token then, or -1 where every one is banned."""
         logits = self._model.logits()[at, : self._vocab_size]
         if row.logprobs is not None:
             self._changed.append((at, logits.copy()))
-        logits[:] = adjusted(logits, row, made)
+        if is_biased(row) or row.allowed is None:
+            logits[:] = adjusted(logits, row, made)
+        else:
+            apply_mask(logits, row.allowed)
         best = int(logits.argmax())
         return -1 if logits[best] == -np.inf else best
 

@@ -202,6 +202,7 @@ def test_without_parallel_calls_the_first_is_one_and_the_rest_is_content() -> No
         ({"tools": [WEATHER, WEATHER]}, "tools[1]"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
         ({"tools": [WEATHER], "separate_reasoning": False}, "separate_reasoning"),
+        ({"tools": [WEATHER], "response_format": {"type": "json_object"}}, "tools"),
     ],
 )
 def test_what_is_wrong_about_tools_is_named(body: dict[str, Any], param: str) -> None:

@@ -67,6 +67,26 @@ FIELDS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "no_stop_trim": (True, NO_BOOLEAN),
     "skip_special_tokens": (True, NO_BOOLEAN),
     "spaces_between_special_tokens": (True, NO_BOOLEAN),
+    "json_schema": (None, (1, True, 1.5, [1], ["a"])),
+    "regex": (None, NO_STRING),
+    "ebnf": (None, NO_STRING),
+    "structural_tag": (None, (1, True, 1.5, [1], ["a"])),
+    "response_format": (
+        {"type": "text"},
+        (
+            *NO_OBJECT, {}, {"type": "xml"}, {"type": 1}, {"type": "json_schema"}, {"type": "json_object", "schema": {}},
+            {"type": "json_schema", "json_schema": {}}, {"type": "json_schema", "json_schema": {"schema": "{}"}},
+            {"type": "json_schema", "json_schema": {"schema": {}, "strict": "yes"}}, {"type": "structural_tag"},
+        ),
+    ),
+    "structured_outputs": (
+        None,
+        (*NO_OBJECT, {"regexp": "a"}, {"regex": 1}, {"choice": []}, {"choice": [""]}, {"regex": "a", "grammar": "start: A"}),
+    ),
+    "guided_json": (None, (1, True, 1.5, [1], ["a"])),
+    "guided_regex": (None, NO_STRING),
+    "guided_choice": (None, (1, "a", {"a": 1}, [], [""], [1])),
+    "guided_grammar": (None, NO_STRING),
     "user": ("u", NO_STRING),
     "metadata": (
         {"k" * 64: "v" * 512},

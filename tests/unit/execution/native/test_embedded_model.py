@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,11 @@ def test_a_row_may_be_drawn_with_every_parameter(native_embedded: NativeExecutor
     rows = [
         row(ids, pages, sampling=each, seed=11 + index, num_prompt_tokens=30)
         for index, (pages, each) in enumerate(zip(tables, params, strict=True))
+    ]
+    bits = np.random.default_rng(5).random((len(rows), native_embedded.capabilities.vocab_size // 32 * 32)) < 0.02
+    rows += [
+        replace(each, pages=list(each.pages), allowed=np.packbits(some, bitorder="little").view(np.uint32))
+        for each, some in zip(rows, bits, strict=True)
     ]
     output = native_embedded.forward(ForwardBatch(rows))
     logits = np.stack([part[-1] for part in native_embedded.forward_logits(ForwardBatch(rows))])

@@ -69,6 +69,17 @@ def test_rows_of_every_kind_draw_in_one_batch_what_they_draw_in_numpy(scale: flo
     assert len({ids[0] for ids in on_device[0]}) > 20
 
 
+def test_rows_with_a_mask_draw_what_they_draw_in_numpy() -> None:
+    generator = np.random.default_rng(4)
+    rows = [make_row(seed, **params) for seed in range(10) for params in PARAMS]
+    for row in rows[::2]:
+        row.allowed = np.packbits(generator.random(VOCAB // 32 * 32) < 0.01, bitorder="little").view(np.uint32)
+    on_device, in_numpy = both(generator.normal(size=(len(rows), VOCAB)).astype(np.float32), rows)
+    assert on_device == in_numpy
+    for ids, row in list(zip(on_device[0], rows, strict=True))[::2]:
+        assert row.allowed is not None and int(row.allowed[ids[0] // 32]) >> ids[0] % 32 & 1
+
+
 def test_equal_logits_rank_by_id() -> None:
     logits = np.zeros((60, VOCAB), dtype=np.float32)
     logits[:, ::3] = 1.0

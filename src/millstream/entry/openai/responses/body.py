@@ -58,7 +58,7 @@ class Draft:
             "safety_identifier": request.safety_identifier,
             "service_tier": "default",
             "temperature": request.temperature,
-            "text": {"format": {"type": "text"}, "verbosity": "medium"},
+            "text": {"format": request.text.get("format") or {"type": "text"}, "verbosity": "medium"},
             "tool_choice": request.tool_choice,
             "tools": [],
             "top_logprobs": request.top_logprobs,

@@ -55,7 +55,8 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
     model = service.resolve_model(request.model)
     if request.background and not service.config.max_stored_responses:
         raise refusal("background", "the server keeps no responses")
-    logprobs = logprob_options(request, service.manager.engine)
+    manager = service.manager
+    logprobs = logprob_options(request, manager.engine)
     response_id = new_response_id(service.entry)
     terms = read_terms(exchange, service, request, received, default_rid=response_id)
     items = await terms.in_time(conversation(service, request, response_id, exchange.owner))
@@ -67,11 +68,11 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
         logprobs=logprobs.params(),
     )
     origin = Origin(api="responses", model=model, prompt_param="input", request_id=exchange.request_id)
-    generation = await service.manager.generate_request(terms.rid, [req], origin)
+    generation = await manager.generate_request(terms.rid, [req], origin)
     kept = msgspec.json.encode(items) if request.store else b"[]"
     draft = Draft(id=response_id, request=request, model=model, items=kept)
     tokens = TokenList(logprobs, service.text.tokenizer, generation.states[0])
-    return Job(draft, generation, tokens, owner=exchange.owner, store=service.responses, manager=service.manager)
+    return Job(draft, generation, tokens, owner=exchange.owner, store=service.responses, manager=manager)
 
 
 async def _in_background(job: Job) -> None:

@@ -7,15 +7,23 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from millstream.entry.fields import FieldRules, Refused, check_count, check_range, refusal
+from millstream.entry.grammar import spec_of
 from millstream.entry.limits import MinTokens, Priority, Rid, Salt, Timeout
 from millstream.entry.openai.logprob_options import MAX_TOP
 from millstream.entry.sampling import SamplingFields
 from millstream.errors import RequestError
+from millstream.messages.grammar import GrammarSpec
 from millstream.messages.sampling import MAX_COUNT
 
 MAX_METADATA = 16  # pairs
 MAX_METADATA_KEY = 64  # characters
 MAX_METADATA_VALUE = 512
+# members of `text.format`, by its type; `name` and `description` are repeated, and what is not `strict` follows the schema, too
+_FORMATS = {
+    "text": {"type"},
+    "json_object": {"type"},
+    "json_schema": {"type", "name", "description", "schema", "strict"},
+}
 LOGPROBS = "message.output_text.logprobs"
 INCLUDABLE = (  # beside `LOGPROBS`: parts of items that this server never makes, so there is nothing to add
     "file_search_call.results",
@@ -69,6 +77,16 @@ class ResponseRequest(SamplingFields, kw_only=True):
     rid: Rid | None = None
     timeout: Timeout | None = None  # seconds
     priority: Priority = 0  # the higher goes first
+
+    def grammars(self) -> list[GrammarSpec | None]:
+        """What each field asks of the form of the text; `text` was checked."""
+        form = self.text.get("format") or {}
+        kind, own = form.get("type"), None
+        if kind == "json_schema":
+            own = spec_of("json_schema", form["schema"], "text.format.schema")
+        elif kind == "json_object":
+            own = GrammarSpec("json_object", param="text.format")
+        return [*super().grammars(), own]
 
     @property
     def wants_logprobs(self) -> bool:
@@ -147,11 +165,11 @@ def _check_format(value: Any) -> None:
         return
     if not isinstance(value, dict):
         raise RequestError("text.format must be an object.", param="text.format")
-    if (kind := value.get("type")) != "text":
-        if kind in ("json_schema", "json_object"):
-            raise refusal("text.format", f"structured output (`{kind}`) is not supported by this server")
-        raise RequestError("text.format.type must be `text`.", param="text.format.type")
-    if more := sorted(set(value) - {"type"}):
+    if not isinstance(kind := value.get("type"), str) or kind not in _FORMATS:
+        raise RequestError("text.format.type must be `text`, `json_object` or `json_schema`.", param="text.format.type")
+    if kind == "json_schema" and not isinstance(value.get("schema"), dict):
+        raise RequestError("text.format.schema must be an object.", param="text.format.schema")
+    if more := sorted(set(value) - _FORMATS[kind]):
         raise RequestError(f"Unrecognized field `text.format.{more[0][:100]}`.", param=f"text.format.{more[0][:100]}")
 
 

@@ -1,0 +1,19 @@
+"""The benchmark of grammars runs and its report parses: benchmarks that are not run rot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_the_benchmark_compares_constrained_steps_with_free_ones(tmp_path: Path) -> None:
+    out = tmp_path / "structured.json"
+    command = [sys.executable, "-m", "benchmarks.structured.run", "--rows", "2", "--steps", "5", "--executor", "scripted"]
+    subprocess.run([*command, "--out", str(out)], check=True, capture_output=True, timeout=120, cwd=ROOT)
+    report = json.loads(out.read_text())
+    assert [run["rows"] for run in report["runs"]] == [2]
+    assert len(report["compile_ms"]) > 1
