@@ -51,7 +51,8 @@ class Place:
         limit = self.dice.choice((1, 8, 64, 200))
         text = "Say it again. " * self.dice.randint(1, 40)
         if path == GENERATE:
-            return {"text": text, "sampling_params": {"max_new_tokens": limit}, **more}
+            sampling = {"max_new_tokens": limit}
+            return {"text": text, "sampling_params": sampling, "incremental_streaming_output": True, **more}
         prompt = {"messages": [{"role": "user", "content": text}]} if path == CHAT else {"prompt": text}
         return {**prompt, "max_tokens": limit, **more}
 

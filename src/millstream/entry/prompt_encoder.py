@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,7 @@ ITEM_CHARS = 100  # what one more item of a list costs, whatever its length
 WORKERS = 4
 LARGE_CHARS = 256 * 1024  # jobs above this share one worker, so that they cannot keep the others from working
 SLICE_CHARS = 64 * 1024
+_SPACES = re.compile(r"[ \t\r\n]+")
 # No tokenizer has a token of more characters than this that occurs in ordinary text. A prompt that would need longer ones
 # to fit the context is refused before anything is spent on it.
 MAX_CHARS_PER_TOKEN = 256
@@ -133,7 +135,7 @@ class PromptEncoder:
         has_bytes = self._tokenizer.has_byte_table
         for part in slices(text):
             _check_wanted(gone)
-            count += len(self._tokenizer.encode(part, add_special_tokens=False) if has_bytes else part.split())
+            count += len(self._tokenizer.encode(part, add_special_tokens=False)) if has_bytes else _num_words(part)
             if count > 2 * self._context_length:
                 raise ContextLengthExceeded(
                     f"This model's maximum context length is {self._context_length} tokens; the prompt has more than {count}.",
@@ -145,6 +147,13 @@ class PromptEncoder:
         """Stop the workers; what they are doing is abandoned."""
         for worker in (self._workers, self._large_worker):
             worker.shutdown(wait=False, cancel_futures=True)
+
+
+def _num_words(text: str) -> int:
+    """How many words any vocabulary has ids for, at least: what stands between plain spaces and is not all marks and controls,
+    which a tokenizer may drop.
+    """
+    return sum(any(map(str.isalnum, word)) for word in _SPACES.split(text))
 
 
 def _end_job(account: Account) -> None:
