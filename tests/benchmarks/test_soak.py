@@ -14,10 +14,10 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_after_a_minute_of_clients_of_every_kind_the_server_is_as_before(tmp_path: Path) -> None:
+def test_after_half_a_minute_of_clients_of_every_kind_the_server_is_as_before(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
     ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks.soak.run", "--seconds", "60", "--out", str(out)],
+        [sys.executable, "-m", "benchmarks.soak.run", "--seconds", "30", "--out", str(out)],
         capture_output=True,
         text=True,
         timeout=280,

@@ -395,5 +395,5 @@ TestLifecycleMachine = LifecycleMachine.TestCase
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_long_random_life_of_whole_servers() -> None:
-    at_length = settings(max_examples=1500, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    at_length = settings(max_examples=1000, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     run_state_machine_as_test(LifecycleMachine, settings=at_length)

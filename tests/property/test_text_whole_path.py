@@ -208,7 +208,7 @@ def test_any_steps_stops_and_ends_give_the_text_of_the_definition(name: str, dat
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [*KINDS, *WINDOWED])
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=800)
 @given(data=st.data())
 def test_any_steps_stops_and_ends_give_the_text_of_the_definition_at_length(name: str, data: st.DataObject) -> None:
     check(data, tokenizer_of(name))
