@@ -21,3 +21,11 @@ def scripted_server() -> Iterator[str]:
     """URL of a scripted server that reads its script from each prompt."""
     with running_server("--executor", "scripted", "--script", "inline") as url:
         yield url
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks are looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole servers that die, and benchmarks, take seconds each: none of them is part of the quick run."""
+    for item in items:
+        if item.path.parent.name in ("lifecycle", "benchmarks"):
+            item.add_marker(pytest.mark.long)

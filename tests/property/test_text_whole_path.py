@@ -281,6 +281,7 @@ texts = st.lists(
 ).map("".join)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_proof_finds_the_fast_encoder_equal(name: str) -> None:
     assert with_fast_encoder(name).encoder_name == "fastokens"
