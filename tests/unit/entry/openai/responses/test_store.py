@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from openai.types.responses import ResponseInputMessageItem, ResponseItemList, ResponseOutputMessage
 
 from millstream.config import ServerConfig
 from millstream.entry.http.body import INLINE_BYTES
@@ -15,6 +16,7 @@ from millstream.entry.openai.responses.lookup import answer_worker
 from millstream.messages import ResponseReq, TokenizedGenerateReqInput, WorkerReq
 from tests.support.asgi import Call, get, run, until
 from tests.support.engine import Entry, engine_info, hold, state
+from tests.support.openai_models import extras
 from tests.unit.entry.openai.responses.harness import PATH, ask, checked, events_of, joined, made, prompt_of, send, text_of
 from tests.unit.entry.test_survey import Ways
 
@@ -251,6 +253,9 @@ def test_items_are_listed_in_pages_newest_first_unless_told_otherwise() -> None:
         two = await made(entry, {"input": "last", "previous_response_id": one["id"], "instructions": "Be brief."}, "ok")
         path = two["id"] + "/input_items"
         whole = (await send(entry, "GET", path)).body
+        assert whole.keys() == ResponseItemList.model_fields.keys()
+        for item in whole["data"]:
+            assert extras(ResponseOutputMessage if item["role"] == "assistant" else ResponseInputMessageItem, item) == set()
         texts = [item["content"][0]["text"] for item in whole["data"]]
         assert (texts, whole["object"], whole["has_more"]) == (["last", "ok", "2", "1", "0"], "list", False)
         assert (whole["first_id"], whole["last_id"]) == (whole["data"][0]["id"], whole["data"][-1]["id"])
