@@ -14,7 +14,7 @@ from millstream.entry.native import abort as native_abort
 from millstream.entry.native.generate import NativeCall, read_call
 from millstream.entry.native.info import describe_live
 from millstream.entry.native.protocol import ABORT, GENERATE
-from millstream.entry.release import release_after
+from millstream.entry.release import admitted
 from millstream.entry.service import Service
 from millstream.errors import EngineDeadError, EngineError, MillstreamError, OverloadError, RequestError
 
@@ -27,9 +27,7 @@ async def generate_whole(service: Service, body: Json) -> Any:
     """
     try:
         call = await _read_call(service, body)
-        manager = service.manager
-        generation = await manager.generate_request(call.rid, call.requests, call.origin)
-        with release_after(manager, generation):
+        async with admitted(service.manager, call.rid, call.requests, call.origin) as generation:
             answer = await call.answer(service, generation)
             generation.stamp_written(service.clock(), last=True)
     except RequestFailed as error:
@@ -45,9 +43,7 @@ async def generate_stream(service: Service, body: Json) -> AsyncIterator[Json]:
     """
     try:
         call = await _read_call(service, body)
-        manager = service.manager
-        generation = await manager.generate_request(call.rid, call.requests, call.origin)
-        with release_after(manager, generation):
+        async with admitted(service.manager, call.rid, call.requests, call.origin) as generation:
             form = call.stream(service, generation)
             num_open = len(generation.states)
             while num_open:

@@ -1,18 +1,19 @@
-"""release_after: whatever becomes of an answer, its generation is released, with the word for what still runs by then.
+"""Whatever becomes of an answer, its generation is released, with the word for what still runs by then.
 
-Used by every adapter around the making of one answer.
+`admitted` is around the making of one answer in every adapter; those that hand a generation on use `release_after`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 from millstream.entry.failure import RequestFailed
-from millstream.entry.generation import Generation
+from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import ClientGone
 from millstream.entry.tokenizer_manager import TokenizerManager
+from millstream.messages import GenerateReqInput
 from millstream.messages.finish import AbortCause
 
 
@@ -33,3 +34,17 @@ def release_after(manager: TokenizerManager, generation: Generation) -> Iterator
         raise
     finally:
         manager.release(generation, cause)
+
+
+@asynccontextmanager
+async def admitted(
+    manager: TokenizerManager, rid: str, requests: Sequence[GenerateReqInput], origin: Origin
+) -> AsyncIterator[Generation]:
+    """The generation of a call, from its admission to its release: nothing can come between the two.
+
+    Raises:
+        MillstreamError, RequestFailed: as `TokenizerManager.generate_request`.
+    """
+    generation = await manager.generate_request(rid, requests, origin)
+    with release_after(manager, generation):
+        yield generation

@@ -14,7 +14,7 @@ from millstream.entry.anthropic.errors import PING, error_object
 from millstream.entry.failure import Failure, failure_of_end
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.release import release_after
+from millstream.entry.release import admitted
 from millstream.entry.service import Service
 from millstream.entry.sse import named_event
 from millstream.entry.stream import stream_answer
@@ -43,9 +43,7 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
     Raises:
         MillstreamError, RequestFailed: before anything was sent.
     """
-    manager = service.manager
-    generation = await manager.generate_request(call.request.rid, [call.request], call.origin)
-    with release_after(manager, generation):
+    async with admitted(service.manager, call.request.rid, [call.request], call.origin) as generation:
         if call.stream:
             form = _MessageStream(call, generation, exchange.request_id)
             await stream_answer(exchange, service, generation, form)

@@ -16,7 +16,7 @@ from millstream.entry.native.answer import AnswerObject, AnswerStream, make_obje
 from millstream.entry.native.batch import Batch, Prompt, read_batch
 from millstream.entry.native.protocol import DEFAULT_MAX_NEW_TOKENS, GENERATE, GenerateRequest
 from millstream.entry.priority import check_priority
-from millstream.entry.release import release_after
+from millstream.entry.release import admitted
 from millstream.entry.sampling import seed_of_choice
 from millstream.entry.service import Service
 from millstream.entry.stream import stream_answer
@@ -36,9 +36,7 @@ async def generate(exchange: Exchange, service: Service) -> None:
 async def _run(exchange: Exchange, service: Service, request: GenerateRequest, received: float) -> None:
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
     call = await read_call(service, request, deadline, received, request_id=exchange.request_id)
-    manager = service.manager
-    generation = await manager.generate_request(call.rid, call.requests, call.origin)
-    with release_after(manager, generation):
+    async with admitted(service.manager, call.rid, call.requests, call.origin) as generation:
         if request.stream:
             await stream_answer(exchange, service, generation, call.stream(service, generation))
         else:

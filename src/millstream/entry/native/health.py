@@ -13,7 +13,7 @@ from millstream.entry.failure import RequestFailed, failure_of_unasked_end
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.query import read_seconds
-from millstream.entry.release import release_after
+from millstream.entry.release import admitted
 from millstream.entry.service import Service
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.entry.whole import collect
@@ -104,8 +104,7 @@ async def _make_token(service: Service, manager: TokenizerManager, now: float) -
     )
     origin = Origin(api="health_generate", model=service.text.names[0], prompt_param="input_ids", is_probe=True)
     try:
-        generation = await manager.generate_request(request.rid, [request], origin)
-        with release_after(manager, generation):
+        async with admitted(manager, request.rid, [request], origin) as generation:
             await collect(generation, failure_of_unasked_end)
     except OverloadError:
         return False

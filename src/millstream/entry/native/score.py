@@ -18,7 +18,7 @@ from millstream.entry.generation import Generation, Origin
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.native.protocol import SCORE, ScoreRequest
 from millstream.entry.prompts import is_ids
-from millstream.entry.release import release_after
+from millstream.entry.release import admitted
 from millstream.entry.service import Service
 from millstream.entry.terms import read_terms
 from millstream.entry.tokenize import check_has_logprobs
@@ -63,8 +63,7 @@ async def _run(exchange: Exchange, service: Service, request: ScoreRequest, rece
         for index, input_ids in enumerate(prompts)
     ]
     origin = Origin(api="score", model=model, prompt_param="items", request_id=exchange.request_id)
-    generation = await manager.generate_request(terms.rid, requests, origin)
-    with release_after(manager, generation):
+    async with admitted(manager, terms.rid, requests, origin) as generation:
         made = await collect(generation, failure_of_end)
         work = partial(_body, made, model, _usage(generation), apply_softmax=request.apply_softmax)
         body = await manager.prompts.off_loop(len(made) * len(request.label_token_ids), work)

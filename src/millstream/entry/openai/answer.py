@@ -22,7 +22,7 @@ from millstream.entry.openai.logprob_options import LogprobOptions
 from millstream.entry.openai.protocol import GenerationFields, StreamOptions
 from millstream.entry.openai.speech import Speech
 from millstream.entry.openai.tally import Tally
-from millstream.entry.release import release_after
+from millstream.entry.release import admitted
 from millstream.entry.service import Service
 from millstream.entry.sse import DONE, error_event
 from millstream.entry.stream import stream_answer
@@ -73,8 +73,7 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
     """
     manager = service.manager
     head = call.head(call.shape.chunk_object if call.fields.stream else call.shape.object, service)
-    generation = await manager.generate_request(call.rid, call.requests, call.origin)
-    with release_after(manager, generation):
+    async with admitted(manager, call.rid, call.requests, call.origin) as generation:
         outputs = await _choice_outputs(manager, call, generation)
         if call.fields.stream:
             await stream_answer(exchange, service, generation, _ChunkStream(call, generation, outputs, head))
