@@ -13,6 +13,7 @@ from typing import Literal
 from millstream.errors import StartupError
 
 EMBEDDED_MODEL = "embedded"
+MetricsAccess = Literal["open", "admin", "off"]
 QUEUED_CONTEXTS = 32  # what may wait unless the options say so, in prompts of the largest size
 
 
@@ -190,6 +191,9 @@ class LogOptions:
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe message to log, on stderr."""
+    metrics_access: MetricsAccess = "open"
+    """Who may read /metrics: `open`, everybody, without a key, as scrapers are used to; `admin`, with an admin's key; `off`,
+    nobody: it is not there."""
     strict_ledger: bool = False
     """Treat a ledger that does not balance as fatal, for tests; otherwise it is counted and logged."""
 

@@ -21,6 +21,7 @@ from millstream.ipc.channel import Sender
 from millstream.messages import Abort, AbortReq, Delivered, TextRow, Usage
 from millstream.messages.finish import AbortCause
 from millstream.observe.log import log_request_end
+from millstream.observe.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +30,21 @@ class Endings:
     """The way out of `registry` for every request."""
 
     def __init__(
-        self, *, registry: Registry, to_scheduler: Sender, entry: int, clock: Callable[[], float], grace_s: float
+        self,
+        *,
+        registry: Registry,
+        to_scheduler: Sender,
+        entry: int,
+        recorder: Recorder,
+        clock: Callable[[], float],
+        grace_s: float,
     ) -> None:
         self.stream_mismatches = 0  # requests whose text was not what their ids say; anything but 0 is a bug
         self.due = DueEnds(self.make, grace_s=grace_s)
         self._registry = registry
         self._to_scheduler = to_scheduler
         self._entry = entry
+        self._recorder = recorder
         self._clock = clock
 
     def abort(self, state: ReqState, generation: Generation, cause: AbortCause, failure: Failure | None = None) -> None:
@@ -114,8 +123,12 @@ class Endings:
         if state.mismatched:
             self.stream_mismatches += 1
             log.error("the text of request %s is not the text of its tokens: this is a bug, please report it", state.rid)
-        level = logging.DEBUG if generation.origin.is_probe else logging.INFO
-        log_request_end(describe_end(state, generation.origin, self._clock()), level)
+        end = describe_end(state, generation.origin, self._clock())
+        if generation.origin.is_probe:
+            log_request_end(end, logging.DEBUG)
+        else:
+            log_request_end(end)
+            self._recorder.record(end)
         state.account.settle(state.cause)
 
 

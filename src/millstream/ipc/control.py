@@ -53,6 +53,10 @@ class ControlLink:
                     self._wait_writable()
                 must_arrive = True  # a part of it is out
 
+    def note(self, message: Any) -> None:
+        """Send what is of use only to a peer that keeps up."""
+        self.send(message, must_arrive=False)
+
     def _wait_writable(self) -> None:
         poller = select.poll()
         poller.register(self._socket, select.POLLOUT)

@@ -43,6 +43,11 @@ class KVPool:
         return self._pages.num_free + self._cache.evictable_pages
 
     @property
+    def num_free(self) -> int:
+        """Pages that nobody owns."""
+        return self._pages.num_free
+
+    @property
     def num_owned(self) -> int:
         """Pages that leases hold beside what they share."""
         return self._pages.num_owned

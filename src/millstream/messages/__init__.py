@@ -9,7 +9,7 @@
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
 | `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply` | scheduler -> entry |
 | `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply` | entry -> entry |
-| `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
+| `Ready`, `ChildError`, `Heartbeat`, `Measures` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
 from millstream.messages.columns import TextColumns, TokenColumns
@@ -40,6 +40,7 @@ from millstream.messages.details import LogprobParams, Logprobs, RowDetails
 from millstream.messages.finish import Abort, FinishReason, Length, Stop
 from millstream.messages.generate import GenerateReqInput
 from millstream.messages.ledger import Book, LedgerQuery
+from millstream.messages.measures import Measures
 from millstream.messages.replay import Delivered, Received, Replay, ReplayedRequest, ReplayReq
 from millstream.messages.sampling import SamplingParams
 from millstream.messages.text_batch import BatchStrOutput, TextRow
@@ -65,7 +66,7 @@ ToEntry = (
     | ResponseReq
     | ResponseReply
 )
-ToSupervisor = Ready | ChildError | Heartbeat
+ToSupervisor = Ready | ChildError | Heartbeat | Measures
 FromSupervisor = ServerState | Shutdown
 
 __all__ = [
@@ -92,6 +93,7 @@ __all__ = [
     "Length",
     "LogprobParams",
     "Logprobs",
+    "Measures",
     "PauseReq",
     "ProcessState",
     "Progress",

@@ -50,6 +50,7 @@ from millstream.scheduler.family import Families
 from millstream.scheduler.finish import EndRule, Verdict
 from millstream.scheduler.forward import run_step
 from millstream.scheduler.grammars import POLL_S, Grammars
+from millstream.scheduler.meter import Meter
 from millstream.scheduler.order import Order
 from millstream.scheduler.output import StepOutput, ToDetokenizer
 from millstream.scheduler.pace import Pace
@@ -98,6 +99,7 @@ class Scheduler:
         speculation: SpeculationOptions | None = None,
         grammars: GrammarCompiler | None = None,
         ledger: Ledger | None = None,
+        meter: Meter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._executor = executor
@@ -140,6 +142,7 @@ class Scheduler:
             FlushReq: self._flush,
         }
         self._num_steps = 0
+        self._meter = meter or Meter()
         self._ledger = ledger or Ledger("scheduler")
         self._queues.watch(self._ledger)
         self._ledger.watch("pages", lambda: pool.num_owned)
@@ -311,6 +314,7 @@ class Scheduler:
                 decode += end - start
         self._pace.note_step(decode + prefill, seconds)
         self._step_cost.note_step(decode + guessed, prefill, seconds)
+        self._meter.note_step(num_rows=len(work), num_prefilled=prefill, num_decoded=decode, seconds=seconds)
 
     def _end_overdue(self) -> None:
         if not self._deadlines:
@@ -381,6 +385,7 @@ class Scheduler:
         if verdict.num_kept < len(new_ids):
             new_ids = new_ids[: verdict.num_kept]
         req.token_ids += new_ids
+        self._meter.completion_tokens += len(new_ids)
         if self._speculation.is_on:
             req.num_computed += self._speculation.settle(req, new_ids)
         timing = req.timing
@@ -462,7 +467,7 @@ class Scheduler:
 
     def _stats(self, asked: StatsReq) -> StatsReply:
         books = [] if asked.ledger is None else [self._ledger.book(asked.ledger)]
-        return StatsReply(
+        stats = StatsReply(
             id=asked.id,
             entry=asked.entry,
             scheduler_requests=len(self._live),
@@ -482,3 +487,15 @@ class Scheduler:
             draft_tokens=self._speculation.num_drafted,
             accepted_draft_tokens=self._speculation.num_accepted,
         )
+        if asked.metrics:
+            stats.measures = [
+                self._meter.measures(
+                    stats,
+                    self._pool,
+                    self._ledger.totals(),
+                    compiling=len(self._queues.compiling),
+                    prompt_tokens=self._placement.num_prompt_tokens,
+                    cached_tokens=self._placement.num_cached_tokens,
+                )
+            ]
+        return stats

@@ -1,0 +1,77 @@
+"""All measures of the server as it is now, whichever entry worker was asked: for /metrics.
+
+Every process that works must answer, and the one that the supervisor speaks of: without its part, or with that of its successor, a
+count would go back. What is gone the supervisor remembers, as it was last told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+from millstream import __version__
+from millstream.entry.service import Service
+from millstream.errors import EngineDeadError
+from millstream.ipc.address import entry_name
+from millstream.messages import Measures
+from millstream.messages.measures import Sample
+from millstream.observe import families
+from millstream.observe.processes import usage_of
+from millstream.observe.tally import sample
+
+WORKING = ("READY", "DRAINING")
+ENGINE = ("scheduler", "detokenizer")
+
+
+async def all_measures(service: Service) -> list[Measures]:
+    """Of every process, those that are gone, and the system.
+
+    Raises:
+        EngineDeadError: a process does not answer.
+    """
+    processes, gone = service.processes, service.lasting_measures
+    manager = service.started
+    if manager is None:
+        return [service.measures(), *gone, _of_system(service)]
+    found: list[Measures] = []
+    working = [name for name in ENGINE if name in processes and processes[name].state in WORKING]
+    if len(working) == len(ENGINE):
+        found += (await manager.questions.stats(metrics=True)).measures or []
+        expected = {name: processes[name].pid for name in ENGINE}
+    else:
+        # they are asked as one: what lives of them has no part this time, nor has what is remembered of its like
+        expected = {}
+        gone = [each for each in gone if each.process not in working]
+
+    async def ask(number: int) -> Measures | None:
+        return (await manager.questions.worker(service.to_worker(number), metrics=True)).measures
+
+    others = service.other_workers
+    reports = await asyncio.gather(*map(ask, others))
+    if {each.process: each.pid for each in found} != expected or None in reports:
+        raise EngineDeadError("A process was replaced just now.")
+    found += [service.measures(), *(report for report in reports if report is not None)]
+    return [*found, *gone, _of_system(service)]
+
+
+def _of_system(service: Service) -> Measures:
+    """What the system says of the processes, and what runs."""
+    return Measures("system", os.getpid(), list(_samples(service)), [])
+
+
+def _samples(service: Service) -> Iterator[Sample]:
+    pids = {name: process.pid for name, process in service.processes.items()} or {entry_name(service.entry): os.getpid()}
+    for name, process in service.processes.items():
+        yield sample(families.UP, process.state in WORKING, name)
+    for name, pid in {"supervisor": os.getppid(), **pids}.items():
+        if (usage := usage_of(pid)) is not None:
+            yield sample(families.CPU, usage.cpu_s, name)
+            yield sample(families.MEMORY, usage.resident_bytes, name)
+    executor = "" if service.started is None else service.started.engine.executor
+    yield sample(families.BUILD, 1, __version__, executor, model_name(service))
+
+
+def model_name(service: Service) -> str:
+    """The first name of the served model."""
+    return next(iter(service.config.served_model_name), "")
