@@ -37,5 +37,6 @@ def _choice(choice: str | dict[str, Any] | None) -> ToolChoice:
         case {"type": "function", "function": {"name": str(name)}}:
             return ToolChoice("required", (name,))
     raise RequestError(
-        'tool_choice must be "none", "auto", "required" or {"type": "function", "function": {"name": ...}}.', param="tool_choice"
+        'tool_choice must be "none", "auto", "required" or {"type": "function", "function": {"name": ...}}.',
+        param="tool_choice",
     )
