@@ -1,8 +1,8 @@
 """Turn: what a call wants of its answer (tools, thinking, form), whatever its API: what of that the served model can do, what
 its template is told, and how the answer is read and held.
 
-An API puts what it read of its own fields into a `Wish` and calls `plan`; what is wrong is named as the API names it. Once there is
-a prompt, `Turn.after` says how the answer to it is read and which grammar binds it.
+An API puts what it read of its own fields into a `Wish` and calls `plan`; what is wrong is named as the API names it. Once
+there is a prompt, `Turn.after` says how the answer to it is read and which grammar binds it.
 """
 
 from __future__ import annotations
