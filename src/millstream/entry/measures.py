@@ -1,7 +1,7 @@
 """All measures of the server as it is now, whichever entry worker was asked: for /metrics.
 
-Every process that works must answer, and the one that the supervisor speaks of: without its part, or with that of its successor, a
-count would go back. What is gone the supervisor remembers, as it was last told.
+Every process that works must answer, and must be the one the supervisor speaks of: without its part, or with that of its
+successor, a count would go back. What is gone the supervisor remembers, as it was last told.
 """
 
 from __future__ import annotations

@@ -76,9 +76,7 @@ class Questions:
         reply: FlushReply = await self._ask(self._to_scheduler, partial(FlushReq, entry=self._entry), ANSWER_TIMEOUT_S)
         return reply
 
-    async def worker(
-        self, to_worker: Sender, ledger: LedgerQuery | None = None, *, metrics: bool = False
-    ) -> WorkerReport:
+    async def worker(self, to_worker: Sender, ledger: LedgerQuery | None = None, *, metrics: bool = False) -> WorkerReport:
         """Ask another entry worker how it is.
 
         Raises:

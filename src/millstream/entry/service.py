@@ -21,7 +21,16 @@ from millstream.errors import EngineDeadError, ModelNotFound, RequestError
 from millstream.ipc.address import entry_name, entry_number
 from millstream.ipc.channel import Sender
 from millstream.ipc.entries import EntryChannels
-from millstream.messages import EngineInfo, LedgerQuery, Measures, ProcessState, ServerState, WorkerReply, WorkerReport, WorkerReq
+from millstream.messages import (
+    EngineInfo,
+    LedgerQuery,
+    Measures,
+    ProcessState,
+    ServerState,
+    WorkerReply,
+    WorkerReport,
+    WorkerReq,
+)
 from millstream.observe import families
 from millstream.observe.ledger import Ledger
 from millstream.observe.recorder import Recorder

@@ -244,15 +244,19 @@ class TokenizerManager:
                 live[1].note_progress(progress)
 
     def _take_columns(self, columns: TextColumns, now: float) -> None:
-        by_slot, note_gap = self.registry.by_slot, self._row_gap.observe
+        by_slot = self.registry.by_slot
+        before, num_rows = 0.0, 0  # rows in turn whose requests had their last ones together, as those of a step have
         for slot, text, token_ids in columns.rows():
             live = by_slot.get(slot)
             if live is None:
                 self.late_rows_dropped += 1
                 continue
             state = live[0]
-            if state.row_at:
-                note_gap(now - state.row_at)
+            if state.row_at != before:
+                if before:
+                    self._row_gap.observe(now - before, num_rows)
+                before, num_rows = state.row_at, 0
+            num_rows += 1
             state.row_at = now
             try:
                 if not state.hand_on(text, token_ids):
@@ -260,6 +264,8 @@ class TokenizerManager:
             except Exception:
                 log.exception("a row of %s could not be delivered", state.rid)
                 self.endings.fail_row(TextRow(state.rid, slot, text, token_ids, None))
+        if before:
+            self._row_gap.observe(now - before, num_rows)
 
     def _take_rows(self, rows: Sequence[TextRow], now: float) -> None:
         finals: list[str] = []

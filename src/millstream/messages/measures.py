@@ -14,7 +14,7 @@ class Sample(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Distribution(Struct, frozen=True, array_like=True, gc=False):
-    """A histogram of a family: `counts` of each of its buckets alone, the last of them of all that is above the highest bound."""
+    """A histogram of a family: `counts` of each of its buckets alone, the last one of what is above all bounds."""
 
     family: str
     labels: tuple[str, ...]
@@ -23,7 +23,7 @@ class Distribution(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Measures(Struct, frozen=True, tag="measures", gc=False):
-    """All that one process counts at one moment. child -> supervisor, whenever the child tells anybody; within other answers."""
+    """All that one process counts at one moment. child -> supervisor, whenever the child tells anybody; in other answers."""
 
     process: str  # its kind, such as `entry`
     pid: int

@@ -1,6 +1,6 @@
 """Aliases: the numbers of our families under the names that dashboards, autoscalers and benchmark tools look for.
 
-Each has the labels `model_name`, the served model's first name, and `engine`, always 0; what else distinguishes ours is added up.
+Each has the labels `model_name`, the served model's first name, and `engine`, always 0; over our other labels it is the sum.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exposition: measures as the text that Prometheus reads, in its own format or OpenMetrics, as the client would rather have it."""
+"""Exposition: measures as the text that Prometheus reads, in its own format or OpenMetrics, as the client prefers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,14 @@ def expose(measures: Iterable[Measures], model: str, accept: str = "") -> tuple[
     """The measures added up, of a server whose model's first name is `model`: a body and its content type."""
     page = _Page(merged(measures), model)
     if prefers_openmetrics(accept):
-        return openmetrics.generate_latest(page, version="1.0.0"), _OPENMETRICS_TYPE
+        return _openmetrics(page), _OPENMETRICS_TYPE
     return generate_latest(page), CONTENT_TYPE_PLAIN_0_0_4
+
+
+def _openmetrics(page: Collector) -> bytes:
+    # by its default the library makes `_` of the colons in samples' names, but not in their families'
+    body: bytes = openmetrics.generate_latest(page, openmetrics.ALLOWUTF8, "1.0.0")  # type: ignore[no-untyped-call]
+    return body
 
 
 def prefers_openmetrics(accept: str) -> bool:
@@ -62,7 +68,8 @@ class _Page(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for family in families():
-            if (metric := self._metric(PREFIX + family.name, family, family.labels, self._values(family))) is not None:
+            numbers = self._numbers.get(family.name, {})
+            if (metric := self._metric(PREFIX + family.name, family, family.labels, numbers)) is not None:
                 yield metric
         for alias in ALIASES:
             values = self._renamed(alias)
@@ -70,18 +77,15 @@ class _Page(Collector):
             if (metric := self._metric(aliases.PREFIX + alias.name, alias.family, labels, values)) is not None:
                 yield metric
 
-    def _values(self, family: Family) -> dict[Labels, float]:
-        """A counter that needs no labels is there from the start, and at 0 where nothing was counted."""
-        numbers = self._numbers.get(family.name, {})
-        return numbers or ({(): 0.0} if family.kind == "counter" and not family.labels else {})
-
     def _renamed(self, alias: Alias) -> dict[Labels, float]:
         ours = (self._model, "0")
         if alias.family.kind == "histogram":
             return {ours: 0.0}
-        numbers = self._values(alias.family)
+        numbers = self._numbers.get(alias.family.name, {})
         if not alias.label:
             return {ours: sum(numbers.values())} if numbers else {}
+        if not numbers:
+            return {}
         place = alias.family.labels.index("cause")
         by_word = dict.fromkeys(alias.words.values(), 0.0)
         for labels, value in numbers.items():
@@ -100,11 +104,11 @@ class _Page(Collector):
             metric.add_metric(each, value)
         return metric
 
-    def _histogram(self, name: str, family: Family, labels: Labels, renamed: dict[Labels, float]) -> Metric:
-        metric = HistogramMetricFamily(name, family.help, labels=labels)
+    def _histogram(self, name: str, family: Family, labels: Labels, renamed: dict[Labels, float]) -> Metric | None:
         found = self._histograms.get(family.name, {})
-        if not found and not family.labels:
-            found = {(): ([0] * (len(family.buckets) + 1), 0.0)}
+        if not found:
+            return None
+        metric = HistogramMetricFamily(name, family.help, labels=labels)
         for own, (counts, total) in sorted(found.items()):
             bounds = [*map(str, family.buckets), "+Inf"]
             metric.add_metric(next(iter(renamed), own), list(zip(bounds, accumulate(counts), strict=True)), total)

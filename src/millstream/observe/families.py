@@ -13,11 +13,12 @@ from typing import Literal
 PREFIX = "millstream:"
 
 SECONDS = (
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    160.0, 640.0,
 )  # fmt: skip
 SHORT_SECONDS = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0,
-    2.5, 5.0, 10.0, 60.0,
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5,
+    0.75, 1.0, 2.5, 5.0, 10.0, 60.0,
 )  # fmt: skip
 TOKENS = tuple(float(each) for power in range(7) for each in (10**power, 2 * 10**power, 5 * 10**power))[:-2]
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
@@ -44,7 +45,10 @@ REQUESTS = Family(
     "requests", "counter", "Requests that ended, by the word for why; each choice of a call is one.", ("cause", "api", "model")
 )
 HTTP_ERRORS = Family(
-    "http_errors", "counter", "Answers with an HTTP error, before or in place of a stream; routes as declared.", ("route", "status")
+    "http_errors",
+    "counter",
+    "Answers with an HTTP error, before or in place of a stream; routes as declared.",
+    ("route", "status"),
 )
 FIRST_TOKEN = Family(
     "time_to_first_token_seconds",
@@ -62,7 +66,7 @@ FIRST_TOKEN_PART = Family(
 ROW_GAP = Family(
     "inter_token_latency_seconds",
     "histogram",
-    "From one row of a request to the next, as they reach the entry. A row is a token; where tokens are guessed, up to several.",
+    "From one row of a request to the next, as they reach the entry. A row is a token; with drafts, up to several.",
     buckets=SHORT_SECONDS,
 )
 TOKEN_TIME = Family(
@@ -72,9 +76,14 @@ TOKEN_TIME = Family(
     buckets=SHORT_SECONDS,
 )
 LATENCY = Family(
-    "e2e_request_latency_seconds", "histogram", "From the body's last byte to the answer's last, of requests that ran.", buckets=SECONDS
+    "e2e_request_latency_seconds",
+    "histogram",
+    "From the body's last byte to the answer's last, of requests that ran.",
+    buckets=SECONDS,
 )
-QUEUE = Family("queue_seconds", "histogram", "From the scheduler's having a request to its first slot and pages.", buckets=SECONDS)
+QUEUE = Family(
+    "queue_seconds", "histogram", "From the scheduler's having a request to its first slot and pages.", buckets=SECONDS
+)
 PREFILL = Family("prefill_seconds", "histogram", "From then to the first token.", buckets=SECONDS)
 DECODE = Family("decode_seconds", "histogram", "From the first token to the last.", buckets=SECONDS)
 INFERENCE = Family("inference_seconds", "histogram", "From the first slot and pages to the last token.", buckets=SECONDS)
@@ -96,7 +105,9 @@ WAITING = Family("requests_waiting", "gauge", "Requests in the queue.")
 COMPILING = Family("requests_waiting_grammar", "gauge", "Requests that wait for their grammar.")
 PAUSED = Family("requests_paused", "gauge", "Requests whose clients do not read.")
 UNDELIVERED = Family("requests_undelivered", "gauge", "Requests that ended, whose entry has not said yet that it knows.")
-PAGES = Family("kv_pages", "gauge", "KV pages: of requests, of prefixes that nobody uses now, and free ones; together all.", ("state",))
+PAGES = Family(
+    "kv_pages", "gauge", "KV pages: of requests, of prefixes that nobody uses now, and free ones; together all.", ("state",)
+)
 USAGE = Family("kv_usage_ratio", "gauge", "Share of the KV pages that requests use, from 0 to 1.")
 PROMPT_TOKENS = Family("prompt_tokens", "counter", "Prompt tokens of requests when they were first admitted.")
 CACHED_TOKENS = Family("cached_tokens", "counter", "Of those, tokens whose KV was known.")
@@ -119,7 +130,7 @@ DROPPED_ROWS = Family("detokenizer_rows_dropped", "counter", "Rows of requests t
 LIVE = Family("live_requests", "gauge", "Requests that the processes of a kind know.", ("process",))
 HELD = Family("ledger_held", "gauge", "What is held for requests, as `/debug/ledger` has it.", ("process", "kind"))
 MISMATCHES = Family("ledger_mismatches", "counter", "Times that a ledger did not balance: a bug.", ("process",))
-UP = Family("process_up", "gauge", "1 where a process works, 0 where it starts or is gone.", ("process",))
+UP = Family("process_up", "gauge", "Whether a process works: 1; 0 where it starts or is gone.", ("process",))
 CPU = Family("process_cpu_seconds", "counter", "CPU time of a process.", ("process",))
 MEMORY = Family("process_resident_bytes", "gauge", "Memory of a process.", ("process",))
 RESTARTS = Family("process_restarts", "counter", "Processes that took the place of one that died.", ("process",))

@@ -1,4 +1,4 @@
-"""Meter: what the scheduler counts of its steps for /metrics. Owned by the scheduler, which also says what it counts elsewhere."""
+"""Meter: what the scheduler counts of its steps for /metrics. Owned by the scheduler, which says what it counts elsewhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Meter:
     def measures(
         self, stats: StatsReply, pool: KVPool, held: dict[str, int], *, compiling: int, prompt_tokens: int, cached_tokens: int
     ) -> Measures:
-        """All counts now, with those that are in `stats` or told beside it; of the requests waiting, `compiling` for a grammar."""
+        """All counts now, with those in `stats` and those given; of the requests that wait, `compiling` do for a grammar."""
         counts = {
             families.STEPS: stats.steps,
             families.RETRACTIONS: stats.retractions,
@@ -49,7 +49,9 @@ class Meter:
             families.UNDELIVERED: stats.undelivered,
             families.USAGE: 1 - pool.available / pool.num_pages,
         }
-        return self._tally.measures([*(sample(each, value) for each, value in counts.items()), *self._labelled(stats, pool, held)])
+        return self._tally.measures(
+            [*(sample(each, value) for each, value in counts.items()), *self._labelled(stats, pool, held)]
+        )
 
     def _labelled(self, stats: StatsReply, pool: KVPool, held: dict[str, int]) -> Iterator[Sample]:
         yield sample(families.COMPUTED_TOKENS, self._prefilled, "prefill")

@@ -25,6 +25,7 @@ from millstream.messages import (
     Heartbeat,
     LedgerQuery,
     Length,
+    Measures,
     PauseReq,
     ProcessState,
     Progress,
@@ -61,6 +62,7 @@ from millstream.messages import (
     WorkerReq,
 )
 from millstream.messages.columns import pack_ids, pack_slots
+from millstream.messages.measures import Distribution, Sample
 
 STATS = StatsReply(
     id=3,
@@ -74,6 +76,9 @@ STATS = StatsReply(
     retractions=1,
     draft_tokens=12,
     accepted_draft_tokens=7,
+)
+MEASURES = Measures(
+    "entry", 7, [Sample("requests", ("stop", "chat", "m"), 2)], [Distribution("queue_seconds", (), [1, 0], 0.5)]
 )
 ENGINE = EngineInfo(
     vocab_size=10,
@@ -125,6 +130,7 @@ TOKEN_ROWS = BatchTokenIDOutput(
             id="replay",
         ),
         pytest.param(Heartbeat(progress=2**40, is_busy=True), ToSupervisor, id="heartbeat"),
+        pytest.param(MEASURES, ToSupervisor, id="measures"),
         pytest.param(TOKEN_ROWS, ToDetokenizer, id="token-rows"),
         pytest.param(STATS, ToDetokenizer, id="stats-to-detokenizer"),
         pytest.param(
@@ -152,7 +158,9 @@ TOKEN_ROWS = BatchTokenIDOutput(
         pytest.param(Ready(process="scheduler", engine=ENGINE), ToSupervisor, id="ready"),
         pytest.param(ChildError(process="entry", message="no port", hint="other port"), ToSupervisor, id="child-error"),
         pytest.param(
-            ServerState(processes={"entry-0": ProcessState(pid=7, state="FAILED")}, engine=ENGINE), FromSupervisor, id="state"
+            ServerState(processes={"entry-0": ProcessState(pid=7, state="FAILED")}, engine=ENGINE, measures=[MEASURES]),
+            FromSupervisor,
+            id="state",
         ),
         pytest.param(Shutdown(drain_s=1.0), FromSupervisor, id="shutdown"),
     ],
