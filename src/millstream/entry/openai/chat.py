@@ -47,7 +47,7 @@ async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequ
         rid=terms.rid,
         fields=request,
         requests=make_requests(request, terms, [prompt], add_special_tokens=False, logprobs=logprobs.params()),
-        origin=Origin(api="chat", model=model, prompt_param="messages", request_id=exchange.request_id),
+        origin=Origin(api="chat", model=model, prompt_param="messages", caller=exchange.caller),
         shape=CHAT_SHAPE,
         logprobs=logprobs,
         reading=reading,
