@@ -109,6 +109,7 @@ class CallTokenizer:
                 finally:
                     self._recorder.grammar(result, self._clock() - started)
                 state.obj.sampling = msgspec.structs.replace(state.obj.sampling, grammar=checked)
+                state.obj.timing.checked = self._clock()
 
     def _finalize(self, state: ReqState, origin: Origin, call: str) -> TokenizedGenerateReqInput:
         return finalize(

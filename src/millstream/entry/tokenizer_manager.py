@@ -20,7 +20,8 @@ from millstream.entry.failure import Failure, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.pauses import Pauses
 from millstream.entry.prompt_encoder import PromptEncoder
-from millstream.entry.questions import Questions
+from millstream.entry.questions import ANSWERS, Questions
+from millstream.entry.recent import Recent
 from millstream.entry.registry import Live, Registry
 from millstream.entry.state import Phase, ReqState
 from millstream.entry.tokenize import CallTokenizer, check_grammar, check_logprobs
@@ -29,21 +30,16 @@ from millstream.grammar.vocabulary import vocabulary_of
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     AbortNotice,
-    AbortOthersReply,
     AdmissionOutput,
     BatchStrOutput,
     EngineInfo,
-    FlushReply,
     GenerateReqInput,
     LedgerQuery,
     ProgressOutput,
     ReplayReq,
-    ResponseReply,
-    StatsReply,
     TextColumns,
     TextRow,
     ToEntry,
-    WorkerReply,
     WorkerReport,
 )
 from millstream.messages.finish import AbortCause
@@ -69,6 +65,7 @@ class TokenizerManager:
         max_unsent_bytes: int = ServerConfig.max_unsent_bytes,
         ledger: Ledger | None = None,
         recorder: Recorder | None = None,
+        recent: Recent | None = None,
         clock: Callable[[], float] = time.monotonic,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
         end_grace_s: float = END_GRACE_S,
@@ -85,7 +82,13 @@ class TokenizerManager:
         recorder = recorder or Recorder(Tally("entry"))
         self._row_gap = recorder.row_gap
         self.endings = Endings(
-            registry=self.registry, to_scheduler=to_scheduler, entry=entry, recorder=recorder, clock=clock, grace_s=end_grace_s
+            registry=self.registry,
+            to_scheduler=to_scheduler,
+            entry=entry,
+            recorder=recorder,
+            clock=clock,
+            grace_s=end_grace_s,
+            recent=Recent(0) if recent is None else recent,
         )
         self.questions = Questions(to_scheduler=to_scheduler, entry=entry)
         self._to_scheduler = to_scheduler
@@ -107,7 +110,7 @@ class TokenizerManager:
             AdmissionOutput: self._take_verdicts,
             AbortNotice: self._take_notice,
             ProgressOutput: self._take_progress,
-            **dict.fromkeys((StatsReply, AbortOthersReply, FlushReply, WorkerReply, ResponseReply), self.questions.answer),
+            **dict.fromkeys(ANSWERS, self.questions.answer),
         }
 
     async def generate_request(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:

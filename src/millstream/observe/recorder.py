@@ -6,21 +6,20 @@ from millstream.messages import Timing
 from millstream.observe import families
 from millstream.observe.log import RequestEnd
 from millstream.observe.tally import Tally
-
-PARTS = ("template", "tokenize", "dispatch", "queue", "prefill", "deliver")  # of the time to the first token, in this order
+from millstream.observe.timeline import first_token
 
 
 class Recorder:
     """The entry's families. `row_gap` is filled by who takes the rows, all else by the methods."""
 
     def __init__(self, tally: Tally) -> None:
+        self._tally = tally
         self.row_gap = tally.histogram(families.ROW_GAP)
         self._requests = tally.counter(families.REQUESTS)
         self._http_errors = tally.counter(families.HTTP_ERRORS)
         self._grammars = tally.counter(families.GRAMMAR_CHECKS)
         self._grammar_seconds = tally.histogram(families.GRAMMAR_SECONDS)
         self._first_token = tally.histogram(families.FIRST_TOKEN)
-        self._parts = {part: tally.histogram(families.FIRST_TOKEN_PART, part) for part in PARTS}
         self._token_time = tally.histogram(families.TOKEN_TIME)
         self._latency = tally.histogram(families.LATENCY)
         self._queue = tally.histogram(families.QUEUE)
@@ -55,11 +54,8 @@ class Recorder:
     def _record_tokens(self, timing: Timing, num_tokens: int) -> None:
         first = timing.first_written or timing.prefilled  # a plain answer is written only once
         self._first_token.observe(_between(timing.received, first))
-        stamps = (timing.received, timing.adapted, timing.tokenized, timing.queued, timing.admitted, timing.prefilled, first)
-        before = stamps[0]
-        for part, stamp in zip(PARTS, stamps[1:], strict=True):
-            self._parts[part].observe(_between(before, stamp))
-            before = max(before, stamp)
+        for part, milliseconds in first_token(timing).items():
+            self._tally.histogram(families.FIRST_TOKEN_PART, part).observe(milliseconds / 1000)
         self._prefill.observe(_between(timing.admitted, timing.prefilled))
         decode_s = _between(timing.prefilled, timing.decoded)
         self._decode.observe(decode_s)

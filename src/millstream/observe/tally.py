@@ -60,8 +60,11 @@ class Tally:
         return counter
 
     def histogram(self, family: Family, *labels: str) -> Histogram:
-        """A new histogram, of these values of the family's labels."""
-        return self._histograms.setdefault((family.name, labels), Histogram(family.buckets))
+        """The histogram of these values of the family's labels."""
+        key = family.name, labels
+        if key not in self._histograms:
+            self._histograms[key] = Histogram(family.buckets)
+        return self._histograms[key]
 
     def measures(self, more: Iterable[Sample] = ()) -> Measures:
         """All of it now, with `more` that is counted or known elsewhere."""
