@@ -29,6 +29,7 @@ STAMPS = Timing(
     admitted=1.8,
     prefilled=2.6,
     decoded=4.6,
+    first_detokenized=2.65,
     first_written=2.7,
     written=5.0,
 )
