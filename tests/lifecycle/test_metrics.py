@@ -30,7 +30,7 @@ def counts(url: str) -> dict[tuple[str, ...], float]:
     return found
 
 
-def test_no_count_goes_back_when_processes_die(tmp_path: Path) -> None:
+def test_no_count_goes_back(tmp_path: Path) -> None:
     with running(tmp_path, "--entry-workers", "2") as (_, url):
         for _ in range(4):
             assert Stream(url, body(20)).wait_end() == "done"

@@ -104,16 +104,17 @@ class DetokenizerManager:
 
     def _stats(self, reply: StatsReply) -> StatsReply:
         """Add our part to what the scheduler said of itself."""
+        measures = None if reply.measures is None else self._measures()
         return msgspec.structs.replace(
             reply,
             detokenizer_requests=len(self._statuses),
             dropped_rows=reply.dropped_rows + self.dropped_rows,
             ledger_mismatches=reply.ledger_mismatches + self._ledger.reconcile(),
             books=reply.books if reply.ledger is None else [*reply.books, self._ledger.book(reply.ledger)],
-            measures=None if reply.measures is None else [*reply.measures, self._measures()],
+            measures=None if reply.measures is None or measures is None else [*reply.measures, measures],
         )
 
-    def _measures(self) -> Measures:
+    def _measures(self) -> Measures | None:
         held = self._ledger.totals().items()
         return self._tally.measures(
             [

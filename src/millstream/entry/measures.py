@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from millstream import __version__
 from millstream.entry.service import Service
@@ -33,7 +33,7 @@ async def all_measures(service: Service) -> list[Measures]:
     processes, gone = service.processes, service.lasting_measures
     manager = service.started
     if manager is None:
-        return [service.measures(), *gone, _of_system(service)]
+        return [*_all_of([service.measures()]), *gone, _of_system(service)]
     found: list[Measures] = []
     working = [name for name in ENGINE if name in processes and processes[name].state in WORKING]
     if len(working) == len(ENGINE):
@@ -47,12 +47,22 @@ async def all_measures(service: Service) -> list[Measures]:
     async def ask(number: int) -> Measures | None:
         return (await manager.questions.worker(service.to_worker(number), metrics=True)).measures
 
-    others = service.other_workers
-    reports = await asyncio.gather(*map(ask, others))
-    if {each.process: each.pid for each in found} != expected or None in reports:
+    if {each.process: each.pid for each in found} != expected:
         raise EngineDeadError("A process was replaced just now.")
-    found += [service.measures(), *(report for report in reports if report is not None)]
+    found += _all_of([*await asyncio.gather(*map(ask, service.other_workers)), service.measures()])
     return [*found, *gone, _of_system(service)]
+
+
+def _all_of(found: Sequence[Measures | None]) -> list[Measures]:
+    """What each process told.
+
+    Raises:
+        EngineDeadError: one could not.
+    """
+    told = [each for each in found if each is not None]
+    if len(told) < len(found):
+        raise EngineDeadError("The supervisor does not keep up.")
+    return told
 
 
 def _of_system(service: Service) -> Measures:

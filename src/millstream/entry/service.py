@@ -76,7 +76,7 @@ class Service:
         has_started: bool = False,
         to_workers: EntryChannels | None = None,
         read_all: Callable[[], None] = lambda: None,
-        tell: Callable[[Measures], None] = lambda measures: None,
+        tell: Callable[[Measures], bool] = lambda measures: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -191,8 +191,8 @@ class Service:
             measures=self.measures() if metrics else None,
         )
 
-    def measures(self) -> Measures:
-        """All that this worker counts."""
+    def measures(self) -> Measures | None:
+        """All that this worker counts; None: it cannot tell now."""
         store, manager = self.responses, self._manager
         more = [
             sample(families.STORED, len(store)),

@@ -82,7 +82,8 @@ class Crew:
     def publish(self) -> None:
         """Tell the entry workers how everybody is."""
         processes = {child.name: ProcessState(pid=child.pid, state=child.phase) for child in self.children()}
-        measures = [*self._of_the_dead.values(), self._tally.measures()]
+        own = self._tally.measures()
+        measures = [*self._of_the_dead.values(), *([] if own is None else [own])]
         state = ServerState(processes=processes, engine=self.engine, measures=measures)
         for child in self.children("entry"):
             if NEXT[child.phase]:  # it is not over

@@ -1,6 +1,6 @@
 """Tally: the counters and histograms of one process. Made once a process, written by whoever sees what it counts.
 
-`measures` is the one way out, and tells the supervisor first: what was told to anybody outlives the process. One thread.
+`measures` is the one way out, and tells the supervisor first: what was told to anybody outlives the process. In one thread.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Histogram:
 
 
 class Tally:
-    """`process` is the kind of this one. `tell` gets all measures before whoever asked for them does."""
+    """`process` is the kind of this one. `tell` gets all measures first, and says whether it could take them."""
 
-    def __init__(self, process: str, tell: Callable[[Measures], None] = lambda measures: None) -> None:
+    def __init__(self, process: str, tell: Callable[[Measures], bool] = lambda measures: True) -> None:
         self.process = process
         self._tell = tell
         self._counters: list[Counter] = []
@@ -66,8 +66,8 @@ class Tally:
             self._histograms[key] = Histogram(family.buckets)
         return self._histograms[key]
 
-    def measures(self, more: Iterable[Sample] = ()) -> Measures:
-        """All of it now, with `more` that is counted or known elsewhere."""
+    def measures(self, more: Iterable[Sample] = ()) -> Measures | None:
+        """All of it now, with `more` that is counted elsewhere. None: the supervisor could not be told, so nobody may be."""
         counted = (
             Sample(counter.family.name, labels, value) for counter in self._counters for labels, value in counter.values.items()
         )
@@ -75,8 +75,7 @@ class Tally:
             Distribution(name, labels, list(each.counts), each.total) for (name, labels), each in self._histograms.items()
         ]
         measures = Measures(self.process, os.getpid(), list(chain(counted, more)), distributions)
-        self._tell(measures)
-        return measures
+        return measures if self._tell(measures) else None
 
 
 def sample(family: Family, value: float, *labels: str) -> Sample:

@@ -31,7 +31,7 @@ class Meter:
 
     def measures(
         self, stats: StatsReply, pool: KVPool, held: dict[str, int], *, compiling: int, prompt_tokens: int, cached_tokens: int
-    ) -> Measures:
+    ) -> Measures | None:
         """All counts now, with those in `stats` and those given; of the requests that wait, `compiling` do for a grammar."""
         counts = {
             families.STEPS: stats.steps,

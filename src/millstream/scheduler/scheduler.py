@@ -489,14 +489,13 @@ class Scheduler:
             accepted_draft_tokens=self._speculation.num_accepted,
         )
         if asked.metrics:
-            stats.measures = [
-                self._meter.measures(
-                    stats,
-                    self._pool,
-                    self._ledger.totals(),
-                    compiling=len(self._queues.compiling),
-                    prompt_tokens=self._placement.num_prompt_tokens,
-                    cached_tokens=self._placement.num_cached_tokens,
-                )
-            ]
+            measures = self._meter.measures(
+                stats,
+                self._pool,
+                self._ledger.totals(),
+                compiling=len(self._queues.compiling),
+                prompt_tokens=self._placement.num_prompt_tokens,
+                cached_tokens=self._placement.num_cached_tokens,
+            )
+            stats.measures = None if measures is None else [measures]
         return stats

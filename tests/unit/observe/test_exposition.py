@@ -29,7 +29,7 @@ def some() -> list[Measures]:
     scheduler = Tally("scheduler").measures(
         [sample(families.RUNNING, 3), sample(families.USAGE, 0.25), sample(families.PROMPT_TOKENS, 100)]
     )
-    return [tally.measures(), scheduler]
+    return [each for each in (tally.measures(), scheduler) if each is not None]
 
 
 def values(text: str, parse: object = parse_plain) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -17,6 +17,7 @@ def recorded(*ends: tuple[str, Timing, int]) -> tuple[dict[tuple[str, ...], floa
     for cause, timing, num_tokens in ends:
         recorder.record(RequestEnd("r", "chat", "m", cause, 20, 16, num_tokens, timing, ended=9.0))
     measures = tally.measures()
+    assert measures is not None
     numbers = {(each.family, *each.labels): each.value for each in measures.samples}
     return numbers, {(each.family, *each.labels): (sum(each.counts), each.total) for each in measures.distributions}
 

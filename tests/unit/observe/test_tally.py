@@ -20,11 +20,15 @@ def test_a_value_lies_below_the_bound_it_equals_and_above_the_last_there_is_room
 
 def test_what_is_told_to_anybody_is_told_to_the_supervisor_first() -> None:
     told: list[Measures] = []
-    tally = Tally("entry", told.append)
+    tally = Tally("entry", lambda measures: told.append(measures) is None)
     tally.counter(families.REQUESTS).add(2, "stop", "chat", "m")
     measures = tally.measures([sample(families.STORED, 5)])
     assert told == [measures]
     assert measures.samples == [Sample("requests", ("stop", "chat", "m"), 2), Sample("stored_responses", (), 5)]
+
+
+def test_what_the_supervisor_could_not_take_is_told_to_nobody() -> None:
+    assert Tally("entry", lambda measures: False).measures() is None
 
 
 def test_equal_labels_are_added_up_and_others_stay_apart() -> None:

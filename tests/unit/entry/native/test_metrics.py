@@ -144,3 +144,12 @@ def test_who_may_read_it_is_an_option_and_told_truthfully(access: Any, key: str 
         assert ("/metrics" in document.body["paths"]) is (access != "off")
 
     run(scenario())
+
+
+def test_a_worker_that_could_not_tell_the_supervisor_tells_nobody() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.service._tally._tell = lambda measures: False
+        assert (await get(entry.app, "/metrics")).status == 503
+
+    run(scenario())
