@@ -10,11 +10,12 @@ from millstream.entry.failure import INTERNAL, RequestFailed, failure_of_unasked
 from millstream.entry.fields import refusal
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.openai.responses.body import Draft, Output
+from millstream.entry.openai.responses.body import Draft
 from millstream.entry.openai.responses.events import ResponseStream
 from millstream.entry.openai.responses.history import conversation
 from millstream.entry.openai.responses.ids import new_response_id
 from millstream.entry.openai.responses.job import Job
+from millstream.entry.openai.responses.output import Output
 from millstream.entry.openai.responses.prompt import prompt_of
 from millstream.entry.openai.responses.protocol import RESPONSES, ResponseRequest
 from millstream.entry.openai.responses.tokens import TokenList, logprob_options
@@ -72,7 +73,8 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
     kept = msgspec.json.encode(items) if request.store else b"[]"
     draft = Draft(id=response_id, request=request, model=model, items=kept)
     tokens = TokenList(logprobs, service.text.tokenizer, generation.states[0])
-    return Job(draft, generation, tokens, owner=exchange.owner, store=service.responses, manager=manager)
+    output = Output(response_id, reading)
+    return Job(draft, generation, output, tokens, owner=exchange.owner, store=service.responses, manager=manager)
 
 
 async def _in_background(job: Job) -> None:
@@ -82,8 +84,8 @@ async def _in_background(job: Job) -> None:
             (made,) = await collect(job.generation, failure_of_unasked_end)
             await job.end_whole(made)
         except RequestFailed as error:
-            job.end(error.failure, Output())
+            job.end(error.failure)
         except Exception:
             log.exception("the background response %s failed", job.draft.id)
             job.generation.is_broken = True
-            job.end(INTERNAL, Output())
+            job.end(INTERNAL)
