@@ -178,11 +178,9 @@ class Exchange:
         """Send a part of a stream; waits while the client does not read."""
         await self._write({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def end_stream(self, data: bytes, *, close: bool = False) -> None:
-        """Send the last part of a stream; `close` also ends the connection."""
+    async def end_stream(self, data: bytes) -> None:
+        """Send the last part of a stream."""
         await self._write({"type": "http.response.body", "body": data})
-        if close and self._transport is not None:
-            self._transport.close()
 
     def drop_connection(self) -> None:
         """End the connection at once, unsent data and all."""
