@@ -1,8 +1,8 @@
 """Anthropic's messages -> chat messages, the form that chat templates are written for.
 
 Pure. Texts of one message are joined as they are. Neighbours of one role become one turn, as in Anthropic's API, with a blank
-line between them; `system` comes first, its blocks apart by a blank line too. A result of a tool is a message of its own. What an
-answer says behind its calls is told before them, where alone templates write it.
+line between them; `system` comes first, its blocks apart by a blank line too. A result of a tool is a message of its own. What
+an answer says behind its calls is told before them, where alone templates write it.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
 from millstream.entry.limits import MaxTokens, Priority, Rid, Salt, Seed, StopStrings, Temperature, Timeout, TopP
-from millstream.messages.sampling import MAX_COUNT
 from millstream.entry.tools import ToolName
+from millstream.messages.sampling import MAX_COUNT
 
 
 class Tool(Struct, kw_only=True):
@@ -165,7 +165,11 @@ TOOL = FieldRules(
 MESSAGE = FieldRules(
     honoured=Message, parts={"content": tuple(BLOCKS.values())}, example={"role": "user", "content": "Say hello"}
 )
-_PARTS: dict[str, FieldRules[Any] | tuple[FieldRules[Any], ...]] = {"messages": MESSAGE, "system": BLOCKS["text"], "tools": TOOL}
+_PARTS: dict[str, FieldRules[Any] | tuple[FieldRules[Any], ...]] = {
+    "messages": MESSAGE,
+    "system": BLOCKS["text"],
+    "tools": TOOL,
+}
 _EXAMPLE = {"messages": [{"role": "user", "content": "Say hello"}]}
 
 MESSAGES = FieldRules(

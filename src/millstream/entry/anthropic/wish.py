@@ -12,6 +12,7 @@ from millstream.entry.tools import MAX_TOOLS, OfferedTool
 from millstream.entry.turn import ToolChoice, Wish
 from millstream.errors import RequestError
 
+
 def wish_of(request: PromptFields) -> Wish:
     """What the request wants of its answer.
 
@@ -35,8 +36,9 @@ def _choice(request: PromptFields) -> ToolChoice:
         return ToolChoice("auto")
     if (choice.type == "tool") != (choice.name is not None):
         raise RequestError("tool_choice.name goes with the type `tool`, and only with it.", param="tool_choice.name")
-    mode = "required" if choice.type in ("any", "tool") else choice.type
-    return ToolChoice(mode, None if choice.name is None else (choice.name,))
+    if choice.type in ("any", "tool"):
+        return ToolChoice("required", None if choice.name is None else (choice.name,))
+    return ToolChoice("none" if choice.type == "none" else "auto")
 
 
 def _offered(given: list[Any]) -> tuple[OfferedTool, ...]:
@@ -47,7 +49,7 @@ def _offered(given: list[Any]) -> tuple[OfferedTool, ...]:
         if isinstance(item, dict) and item.get("type") not in (None, "custom"):
             shown = str(item["type"])[:100]
             raise RequestError(
-                f"{where}.type is `{shown}`: this server runs no tools itself; it takes `custom` ones, which their client runs.",
+                f"{where}.type is `{shown}`: this server runs no tools itself; it takes `custom` ones.",
                 param=f"{where}.type",
                 code="unsupported_parameter",
             )

@@ -11,6 +11,7 @@ from millstream.entry.fields import Json
 from millstream.entry.generation import Generation
 from millstream.entry.openai.responses.items import Item
 from millstream.entry.openai.responses.protocol import ResponseRequest
+from millstream.entry.openai.responses.wish import listed_tools
 from millstream.messages import Abort, FinishReason, Length
 
 
@@ -51,7 +52,7 @@ class Draft:
             "temperature": request.temperature,
             "text": {"format": request.text.get("format") or {"type": "text"}, "verbosity": "medium"},
             "tool_choice": request.tool_choice,
-            "tools": [],
+            "tools": listed_tools(request.tools),
             "top_logprobs": request.top_logprobs,
             "top_p": request.top_p,
             "truncation": "disabled",
