@@ -12,7 +12,7 @@ from millstream.entry.tools import ToolName
 from millstream.messages.sampling import MAX_COUNT
 
 
-class Tool(Struct, kw_only=True):
+class CustomTool(Struct, kw_only=True):
     """An item of `tools`: a tool that its client runs."""
 
     name: ToolName
@@ -148,7 +148,7 @@ BLOCKS: dict[str, FieldRules[Any]] = {
     ),
 }
 TOOL = FieldRules(
-    honoured=Tool,
+    honoured=CustomTool,
     example={"name": "get_weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}},
     without_effect={
         **_CACHED,

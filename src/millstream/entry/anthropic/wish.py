@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.entry.anthropic.blocks import parse_at
-from millstream.entry.anthropic.protocol import TOOL, PromptFields, Tool
+from millstream.entry.anthropic.protocol import TOOL, CustomTool, PromptFields
 from millstream.entry.fields import check_count
 from millstream.entry.grammar import spec_of
 from millstream.entry.tools import MAX_TOOLS, OfferedTool
@@ -62,7 +62,7 @@ def _offered(given: list[Any]) -> tuple[OfferedTool, ...]:
     return tuple(offered.values())
 
 
-def _openai_form(tool: Tool) -> dict[str, Any]:
+def _openai_form(tool: CustomTool) -> dict[str, Any]:
     """What chat templates are written for."""
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:

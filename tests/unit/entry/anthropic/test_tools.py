@@ -23,7 +23,9 @@ from tests.unit.entry.openai.test_chat_tools import WEATHER as CHAT_WEATHER
 
 WEATHER = {"name": "get_weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
 PING = {"name": "ping", "input_schema": {"type": "object"}}
-DOCUMENT = r'{"a": [1, -2.5e3, "x\"}]", {"b": null, "ключ": [[], {}]}], "c\\": {"d": true}, "e": "\u00e9 [", "f" : 0 , "g":[[1]] }'
+DOCUMENT = (
+    r'{"a": [1, -2.5e3, "x\"}]", {"b": null, "ключ": [[], {}]}], "c\\": {"d": true}, "e": "\u00e9 [", "f" : 0 , "g":[[1]] }'
+)
 
 
 def stream_of(response: Response) -> list[dict[str, Any]]:
