@@ -144,7 +144,7 @@ def test_a_failure_in_a_stream_is_a_failed_response_with_the_text_it_had() -> No
         await call.until(b"Hel")
         entry.engine.end("r", "engine_error", "It broke.")
         events = events_of((await call.response()).content)
-        assert call.closed
+        assert not call.closed
         assert events[-1].name == "response.failed"
         body = checked(events[-1].data["response"])
         assert (body["status"], body["error"]) == ("failed", {"code": "server_error", "message": "It broke."})
@@ -267,7 +267,7 @@ def test_input_tokens_are_counted_as_they_would_be_used() -> None:
         counted = await post(entry.app, f"{PATH}/input_tokens", fields)
         assert counted.body == {"object": "response.input_tokens", "input_tokens": two["usage"]["input_tokens"]}
         for body, param in (
-            ({}, "input"), ({"input": [5]}, "input[0]"), ({"input": "hi", "tools": [{}]}, "tools"),
+            ({}, "input"), ({"input": [5]}, "input[0]"), ({"input": "hi", "tools": [{}]}, "tools[0].type"),
             ({"input": "hi", "n": 1}, "n"), ({"input": "hi", "conversation": "c"}, "conversation"),
             ({"input": "hi", "truncation": "auto"}, "truncation"),
         ):  # fmt: skip
