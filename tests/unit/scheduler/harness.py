@@ -92,8 +92,8 @@ class CheckingExecutor:
     """Samples `next_token`, `burst(position)` tokens a step, and simulates the KV cache.
 
     Each position stores a hash of the prefix that was computed there; every forward checks all positions it may rely on.
-    It goes on as long as it agrees with a row's draft. Its log probabilities are `told_of`. Under a mask it says the next id that
-    is allowed, round the vocabulary, in place of its own.
+    It goes on as long as it agrees with a row's draft. Its log probabilities are `told_of`. Under a mask it says the next id
+    that is allowed, round the vocabulary, in place of its own.
     """
 
     def __init__(self, *, num_pages: int, page_size: int, burst: Callable[[int], int] = lambda position: 1) -> None:
