@@ -47,6 +47,7 @@ MAGISTRAL = ReasoningFormat(
     aliases=("magistral",),
     begin="[THINK]",
     end="[/THINK]",
+    is_special=True,
     template_marks=("[THINK]",),
     examples=(Thought("[THINK]Hm.[/THINK]Yes.", "Hm.", "Yes."),),
 )
