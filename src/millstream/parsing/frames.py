@@ -1,4 +1,4 @@
-"""Frames: a text that consists of messages, each with a header that says what it is: reasoning, a call, or a part of the answer.
+"""Frames: a text that consists of messages, each with a header that says what it is: reasoning, a call, or the answer.
 
 Called by the reasoning stage. Headers and ends are markup; the header of a call goes on to the tool stage with its body, within
 which nothing is markup: a string in JSON may speak of it.
@@ -19,7 +19,7 @@ MAX_HEADER_CHARS = 384
 
 @dataclass(frozen=True)
 class Frames:
-    """How messages are written: a header, from one of `begins` to `message`, and what it opens, up to one of `ends` or a header.
+    """How messages are written: a header, from one of `begins` to `message`, and a body, up to one of `ends` or a header.
 
     A header that `thinks` is found in opens reasoning, one that `calls` is found in a call. `first` may begin one at the
     beginning of a text, where the prompt ends within the first header.

@@ -1,8 +1,8 @@
 """ReasoningStage: text becomes reasoning and the rest. The first stage of the pipeline.
 
-Tags are markup only until the answer begins, for it may speak of them. White space beside a tag belongs to it. Reasoning that is
-not closed goes to the end of the text; a second opening tag in it is part of it. Formats whose text consists of messages are
-read by `frames`.
+Tags are markup only until the answer begins, for it may speak of them. White space beside a tag belongs to it. Reasoning that
+is not closed goes to the end of the text; a second opening tag in it is part of it. Formats whose text consists of messages
+are read by `frames`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Thought:
 class ReasoningFormat:
     """How a family of models writes what it thinks.
 
-    `begin` and `end` are the tags, `answer` tags around what follows, if there are such. With `is_open`, a text whose prompt is
-    not known is taken to begin within reasoning. `is_special`: tags are special tokens. With `frames`, the text consists of
-    messages, some of which are reasoning. `examples` are tests; a chat template that has all of `template_marks` speaks it.
+    `begin` and `end` are the tags, `answer_tags` those around what follows, if there are such. With `is_open`, a text whose
+    prompt is not known is taken to begin within reasoning. `is_special`: tags are special tokens. With `frames`, the text consists
+    of messages, some of which are reasoning. `examples` are tests; a chat template that has all of `template_marks` speaks it.
     """
 
     name: str
     begin: str
     end: str
-    answer: tuple[str, str] | None = None
+    answer_tags: tuple[str, str] | None = None
     is_open: bool = False
     is_special: bool = False
     frames: Frames | None = None
@@ -103,30 +103,35 @@ class ReasoningStage:
             while (yield from reader.choice(self._begin, held.append)) is not None:
                 held.clear()
                 yield from self._reasoning(reader, end, reader.num_read - len(self._format.begin))
-            if self._format.answer is not None and (yield from reader.choice(Markers(self._format.answer[:1]), held.append)):
+            tags = self._format.answer_tags
+            if tags is not None and (yield from reader.choice(Markers(tags[:1]), held.append)):
                 held.clear()
                 yield from reader.space(_nowhere)
-                yield from self._tagged_answer(reader, self._format.answer[1])
-        finally:
+        except EndOfText:
             self._answer("".join(held))
-        yield from reader.rest(self._answer)
+            raise
+        self._answer("".join(held))
+        if tags is not None:
+            yield from self._tagged_answer(reader, tags[1])
+        else:
+            yield from reader.rest(self._answer)
 
     def _tagged_answer(self, reader: Reader, close: str) -> Reading[None]:
-        """The answer up to its closing tag, which is one only where nothing follows it."""
+        """The answer up to its closing tag, which is one only where nothing follows it; a prompt may have opened it."""
         trimmed = Trimmed(self._answer)
+        held: list[str] = []
         try:
             while True:
                 yield from reader.until(Markers([close]), trimmed.feed)
-                held = [close]
-                try:
-                    yield from reader.space(held.append)
-                    yield from reader.peek()
-                except EndOfText:
-                    trimmed.drop()
-                    raise
+                held.append(close)
+                yield from reader.space(held.append)
+                yield from reader.peek()
                 trimmed.feed("".join(held))
-        finally:
-            trimmed.flush()
+                held.clear()
+        except EndOfText:
+            if not held:
+                trimmed.flush()
+            raise
 
     def _reasoning(self, reader: Reader, end: Markers, begin: int) -> Reading[str]:
         """What stands before one of `end`, which is returned, and the white space behind it; `begin` is where its tag is."""
@@ -135,8 +140,10 @@ class ReasoningStage:
         try:
             yield from reader.space(_nowhere)
             found = yield from reader.until(end, trimmed.feed)
-        finally:
+        except EndOfText:
             self.spans[-1] = Span(begin, reader.num_read)
+            raise
+        self.spans[-1] = Span(begin, reader.num_read)
         if found == self._format.end:
             yield from reader.space(_nowhere)
         return found
@@ -161,10 +168,6 @@ class Trimmed:
     def flush(self) -> None:
         """The white space was none at the end."""
         self._sink("".join(self._space))
-        self._space.clear()
-
-    def drop(self) -> None:
-        """The white space at the end is gone."""
         self._space.clear()
 
 
