@@ -30,8 +30,9 @@ class ReasoningFormat:
     """How a family of models writes what it thinks.
 
     `begin` and `end` are the tags, `answer_tags` those around what follows, if there are such. With `is_open`, a text whose
-    prompt is not known is taken to begin within reasoning. `is_special`: tags are special tokens. With `frames`, the text consists
-    of messages, some of which are reasoning. `examples` are tests; a chat template that has all of `template_marks` speaks it.
+    prompt is not known is taken to begin within reasoning. `is_special`: tags are special tokens. With `frames`, the text
+    consists of messages, some of which are reasoning. `examples` are tests; a chat template that has all of `template_marks`
+    speaks it.
     """
 
     name: str
