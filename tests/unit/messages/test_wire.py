@@ -80,6 +80,7 @@ STATS = StatsReply(
     retractions=1,
     draft_tokens=12,
     accepted_draft_tokens=7,
+    forced_tokens=3,
 )
 MEASURES = Measures(
     "entry", 7, [Sample("requests", ("stop", "chat", "m"), 2)], [Distribution("queue_seconds", (), [1, 0], 0.5)]
