@@ -49,11 +49,19 @@ class Endings:
         self._recent = recent
 
     def abort(self, state: ReqState, generation: Generation, cause: AbortCause, failure: Failure | None = None) -> None:
-        """Lead one live request to its end: here, by `failure`, where the scheduler never saw it, else through that."""
+        """Lead one live request to its end: here, by `failure`, where the scheduler never saw it, else through that.
+
+        One of several whose call is still being prepared ends once they are sent, for its end is a row like any other's.
+        """
         if state.dispatched:
             self.ask(state, cause)
         elif state.phase is Phase.CREATED:
-            self.fail(state, generation, failure or failure_of_cause(cause))
+            state.early_abort = cause
+            if state.released:
+                self.fail(state, generation, failure or failure_of_cause(cause))
+            elif all(each.early_abort is not None for each in generation.states):
+                for each in generation.states:
+                    self.fail(each, generation, failure_of_cause(cause))
 
     def ask(self, state: ReqState, cause: AbortCause) -> None:
         """Ask the scheduler to end a request, unless it was asked before."""

@@ -127,6 +127,8 @@ class TokenizerManager:
                 state.move(Phase.DISPATCHED)  # after the send: it says that the scheduler may hold something
                 state.drop_embeds("done")
                 self.endings.expect_deadline(state)
+                if state.early_abort is not None:
+                    self.endings.ask(state, state.early_abort)
             while not all(state.accepted for state in generation.states):
                 await generation.wait()
         except BaseException as error:
