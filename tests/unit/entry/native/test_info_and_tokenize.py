@@ -87,7 +87,7 @@ def test_server_info_asks_all_three_processes() -> None:
         assert info["late_rows_dropped"] == 0
         assert (info["text_encoder"], info["stream_mismatch_total"]) == ("tokenizers", 0)
         assert info["text_decoder"] == "byte table"
-        assert (info["spec_draft_tokens"], info["spec_accepted_draft_tokens"]) == (0, 0)
+        assert (info["spec_draft_tokens"], info["spec_accepted_draft_tokens"], info["forced_tokens"]) == (0, 0, 0)
 
     run(scenario())
 
