@@ -144,6 +144,8 @@ class SchedulingOptions:
     """Of so many admissions one goes to whoever waits longest, whatever priorities and prefixes say: nobody waits for ever."""
     chunked_prefill_size: int = 256
     """Tokens in one step, decode included: a longer prompt is prefilled in chunks beside running requests."""
+    disable_jump_forward: bool = False
+    """Draw what a grammar forces token by token. Without it such text is appended at once; texts are the same."""
     target_itl_ms: float = 100.0
     """Milliseconds a step should stay within while requests decode: chunks beside them are sized for it; 0 for any."""
 

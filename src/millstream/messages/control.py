@@ -151,6 +151,7 @@ class StatsReply(Struct, kw_only=True, tag="stats", gc=False):
     undelivered: int = 0  # ended, and their entry has not said yet that the final row arrived
     draft_tokens: int = 0  # guessed, since the scheduler's start
     accepted_draft_tokens: int = 0  # of those, guessed right
+    forced_tokens: int = 0  # appended without a draw, since grammars left nothing else
     detokenizer_requests: int = 0
     dropped_rows: int = 0
     ledger_mismatches: int = 0  # of the processes it has passed

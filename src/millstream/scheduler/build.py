@@ -74,6 +74,7 @@ def build_scheduler(
         speculation=_speculation(server),
         # at load, and not with the first grammar: it takes a quarter of a second
         grammars=GrammarCompiler(vocabulary_of(tokenizer, engine.eos_token_ids)) if engine.has_grammars else None,
+        jumps_forward=not server.disable_jump_forward,
         ledger=Ledger("scheduler", strict=server.strict_ledger),
     )
 

@@ -49,7 +49,7 @@ from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.deadlines import Deadlines
 from millstream.scheduler.family import Families
-from millstream.scheduler.finish import EndRule, Verdict
+from millstream.scheduler.finish import EndRule
 from millstream.scheduler.forward import run_step
 from millstream.scheduler.grammars import POLL_S, Grammars
 from millstream.scheduler.order import Order
@@ -100,6 +100,7 @@ class Scheduler:
         to_entry: Callable[[int], Sender],
         speculation: SpeculationOptions | None = None,
         grammars: GrammarCompiler | None = None,
+        jumps_forward: bool = True,
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -125,7 +126,7 @@ class Scheduler:
         )
         self._families = Families(pool=pool, share_prefixes=share_prefixes)
         self._speculation = Speculation(speculation or SpeculationOptions(), pool, limits.chunked_prefill_size)
-        self._grammars = Grammars(grammars)
+        self._grammars = Grammars(grammars, limits.chunked_prefill_size if jumps_forward else 0)
         self._num_arrivals = 0
         self._deadlines = Deadlines()
         self._pace = Pace()
@@ -388,6 +389,7 @@ class Scheduler:
         verdict = req.end_rule.settle(new_ids, req.num_output_tokens)
         if verdict.num_kept < len(new_ids):
             new_ids = new_ids[: verdict.num_kept]
+        new_ids, verdict, has_grammar_ended = self._grammars.follow(req, new_ids, verdict, may_jump=not is_last)
         req.token_ids += new_ids
         if self._speculation.is_on:
             req.num_computed += self._speculation.settle(req, new_ids)
@@ -396,7 +398,7 @@ class Scheduler:
         if not timing.prefilled:
             timing.prefilled = now
             self._progress.discard(req.rid)
-        if self._has_grammar_ended(req, new_ids, verdict):
+        if has_grammar_ended:
             self._finish(req, Stop(None), new_ids)
         elif verdict.finish is not None:
             self._finish(req, verdict.finish, new_ids, held_back=verdict.held_back)
@@ -404,13 +406,6 @@ class Scheduler:
             self._finish(req, Stop(None), new_ids)
         else:
             self._output.add(req, new_ids, held_back=verdict.held_back)
-
-    def _has_grammar_ended(self, req: Req, new_ids: Sequence[int], verdict: Verdict) -> bool:
-        """Follow a request's grammar; whether its text is complete. A stop ends it before."""
-        if req.matcher is None or isinstance(verdict.finish, Stop):
-            return False
-        req.matcher.take(new_ids)
-        return req.matcher.is_ended
 
     def _end_prompt_only(self, req: Req, hidden: NDArray[np.float32] | None, now: float) -> None:
         req.timing.prefilled = req.timing.decoded = now
@@ -495,4 +490,5 @@ class Scheduler:
             undelivered=self._output.num_undelivered,
             draft_tokens=self._speculation.num_drafted,
             accepted_draft_tokens=self._speculation.num_accepted,
+            forced_tokens=self._grammars.num_forced,
         )

@@ -81,6 +81,7 @@ STATS = StatsReply(
     retractions=1,
     draft_tokens=12,
     accepted_draft_tokens=7,
+    forced_tokens=3,
 )
 ENGINE = EngineInfo(
     vocab_size=10,
