@@ -193,6 +193,8 @@ class TimelineOptions:
 
     max_recent_requests: int = 512
     """Requests that are kept to be looked at after their end, by all entry workers together, each its part. 0: none is."""
+    hide_timeline_text: bool = False
+    """Keep no text in timelines: else they have a few tokens of the prompt around the place where the cached prefix ended."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,10 @@ from millstream.messages import (
     AbortOthersReq,
     FlushReply,
     FlushReq,
+    JourneysReply,
+    JourneysReq,
     LedgerQuery,
+    LiveRequest,
     RequestRecord,
     RequestsReply,
     RequestsReq,
@@ -35,7 +38,7 @@ from millstream.messages.workers import ResponseAction
 
 ANSWER_TIMEOUT_S = 5.0
 WORKER_TIMEOUT_S = 2.0
-Answer = StatsReply | AbortOthersReply | FlushReply | WorkerReply | ResponseReply | RequestsReply
+Answer = StatsReply | AbortOthersReply | FlushReply | WorkerReply | ResponseReply | RequestsReply | JourneysReply
 ANSWERS: tuple[type, ...] = get_args(Answer)
 
 
@@ -110,6 +113,15 @@ class Questions:
         ask = partial(RequestsReq, entry=self._entry, owner=owner, name=name)
         reply: RequestsReply = await self._ask(to_worker, ask, WORKER_TIMEOUT_S)
         return reply.records
+
+    async def journeys(self) -> dict[str, LiveRequest]:
+        """How far the live requests of all workers are, by rid, as the scheduler sees them.
+
+        Raises:
+            EngineDeadError: the scheduler does not answer.
+        """
+        reply: JourneysReply = await self._ask(self._to_scheduler, partial(JourneysReq, entry=self._entry), ANSWER_TIMEOUT_S)
+        return {request.rid: request for request in reply.requests}
 
     def answer(self, message: Answer) -> None:
         """Take an answer. One that nobody waits for any more is dropped."""

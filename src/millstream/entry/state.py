@@ -201,10 +201,7 @@ class ReqState:
 
     def adopt_timing(self, timing: Timing) -> None:
         """Take over the stamps of the other processes from the final row, and keep our own."""
-        ours = self.obj.timing
-        timing.received, timing.adapted = ours.received, ours.adapted
-        timing.tokenized, timing.checked = ours.tokenized, ours.checked
-        timing.first_written = ours.first_written
+        keep_own_stamps(timing, self.obj.timing)
         self.obj.timing = timing
 
     @property
@@ -225,3 +222,10 @@ class ReqState:
         self._row = None
         self._texts.clear()
         self._details.clear()
+
+
+def keep_own_stamps(timing: Timing, ours: Timing) -> None:
+    """Put the entry's stamps, which are in `ours`, into what came back from the other processes."""
+    timing.received, timing.adapted = ours.received, ours.adapted
+    timing.tokenized, timing.checked = ours.tokenized, ours.checked
+    timing.first_written = ours.first_written

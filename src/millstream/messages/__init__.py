@@ -4,10 +4,10 @@
 | --- | --- |
 | `GenerateReqInput` | adapters -> TokenizerManager (same process) |
 | `TokenizedGenerateReqInput`, `AbortReq`, `AbortOthersReq`, `PauseReq`, `ResumeReq` | entry -> scheduler |
-| `StatsReq`, `FlushReq`, `Delivered`, `ReplayReq` | entry -> scheduler |
+| `StatsReq`, `FlushReq`, `Delivered`, `ReplayReq`, `JourneysReq` | entry -> scheduler |
 | `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
-| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply` | scheduler -> entry |
+| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply`, `JourneysReply` | scheduler -> entry |
 | `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply`, `RequestsReq`, `RequestsReply` | entry -> entry |
 | `Ready`, `ChildError`, `Heartbeat`, `Measures` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
@@ -39,6 +39,7 @@ from millstream.messages.control import (
 from millstream.messages.details import LogprobParams, Logprobs, RowDetails
 from millstream.messages.finish import Abort, FinishReason, Length, Stop
 from millstream.messages.generate import GenerateReqInput
+from millstream.messages.journey import Journey, JourneysReply, JourneysReq, LiveRequest
 from millstream.messages.ledger import Book, LedgerQuery
 from millstream.messages.measures import Measures
 from millstream.messages.replay import Delivered, Received, Replay, ReplayedRequest, ReplayReq
@@ -51,7 +52,16 @@ from millstream.messages.tokenized import TokenizedGenerateReqInput
 from millstream.messages.workers import ResponseRecord, ResponseReply, ResponseReq, WorkerReply, WorkerReport, WorkerReq
 
 ToScheduler = (
-    TokenizedGenerateReqInput | AbortReq | AbortOthersReq | PauseReq | ResumeReq | StatsReq | FlushReq | Delivered | ReplayReq
+    TokenizedGenerateReqInput
+    | AbortReq
+    | AbortOthersReq
+    | PauseReq
+    | ResumeReq
+    | StatsReq
+    | FlushReq
+    | Delivered
+    | ReplayReq
+    | JourneysReq
 )
 ToDetokenizer = BatchTokenIDOutput | Replay | StatsReply
 ToEntry = (
@@ -61,6 +71,7 @@ ToEntry = (
     | AbortOthersReply
     | AbortNotice
     | FlushReply
+    | JourneysReply
     | StatsReply
     | WorkerReq
     | WorkerReply
@@ -92,9 +103,13 @@ __all__ = [
     "FromSupervisor",
     "GenerateReqInput",
     "Heartbeat",
+    "Journey",
+    "JourneysReply",
+    "JourneysReq",
     "LedgerQuery",
     "Length",
     "LogprobParams",
+    "LiveRequest",
     "Logprobs",
     "Measures",
     "PauseReq",

@@ -9,7 +9,7 @@ from millstream.execution.interface import Executor
 from millstream.grammar.matcher import GrammarCompiler
 from millstream.grammar.vocabulary import vocabulary_of
 from millstream.ipc.channel import Sender
-from millstream.kv.pool import KVPool
+from millstream.kv.pool import SHOWN_TOKENS, KVPool
 from millstream.messages import EngineInfo
 from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
@@ -52,7 +52,11 @@ def build_scheduler(
     return Scheduler(
         executor=executor,
         tokenizer=tokenizer,
-        pool=KVPool(num_pages=engine.num_pages, page_size=engine.page_size),
+        pool=KVPool(
+            num_pages=engine.num_pages,
+            page_size=engine.page_size,
+            num_shown=0 if server.hide_timeline_text else SHOWN_TOKENS,
+        ),
         share_prefixes=not server.disable_radix_cache,
         order=Order(server.schedule_policy, oldest_every=server.oldest_first_every),
         eos_token_ids=frozenset(engine.eos_token_ids),

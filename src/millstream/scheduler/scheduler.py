@@ -30,6 +30,8 @@ from millstream.messages import (
     FinishReason,
     FlushReply,
     FlushReq,
+    JourneysReply,
+    JourneysReq,
     Length,
     PauseReq,
     ProgressOutput,
@@ -60,6 +62,7 @@ from millstream.scheduler.progress import ProgressWatch
 from millstream.scheduler.queues import Queues
 from millstream.scheduler.speculation import Speculation, SpeculationOptions
 from millstream.scheduler.state import Phase, Req
+from millstream.scheduler.stays import StayBook, live_request
 from millstream.scheduler.step_cost import StepCost
 from millstream.scheduler.verdicts import Verdicts
 from millstream.text.tokenizer import Tokenizer
@@ -111,7 +114,8 @@ class Scheduler:
         self._to_entry = to_entry  # by the number of the worker
         self._clock = clock
         self._live: dict[str, Req] = {}  # in order of arrival
-        self._queues = Queues()
+        self._stays = StayBook(clock)
+        self._queues = Queues(self._stays)
         self._step_cost = StepCost(limits.target_itl_s)
         self._placement = Placement(
             queues=self._queues,
@@ -119,6 +123,7 @@ class Scheduler:
             pool=pool,
             limits=limits,
             step_cost=self._step_cost,
+            stays=self._stays,
             clock=clock,
         )
         self._families = Families(pool=pool, share_prefixes=share_prefixes)
@@ -139,6 +144,7 @@ class Scheduler:
             ResumeReq: self._resume,
             Delivered: self._output.confirm,
             ReplayReq: self._replay,
+            JourneysReq: self._answer_journeys,
             StatsReq: self._answer_stats,
             FlushReq: self._flush,
         }
@@ -191,7 +197,7 @@ class Scheduler:
                 output = run_step(self._executor, [item.req.row for item in work])
                 self.got_on = any(output.token_ids) or not all(item.req.row.sample for item in work)
                 now = self._clock()
-                self._note_step(work, now - started)
+                self._note_step(work, started, now)
                 for index, item in enumerate(work):
                     self._settle(item, output, index, now)
         self._send()
@@ -305,12 +311,14 @@ class Scheduler:
         if req is not None:
             self._end_by_abort(req, message.cause, _DRAINED if message.cause == "drain" else "The request was aborted.")
 
-    def _note_step(self, work: Sequence[Work], seconds: float) -> None:
+    def _note_step(self, work: Sequence[Work], started: float, now: float) -> None:
+        seconds = now - started
         decode = prefill = guessed = 0
         for req, start, end in work:
             guessed += len(req.row.draft)
             if req.is_prefilling:
                 prefill += end - start
+                self._stays.note_chunk(req, end - start, started, now)
             else:
                 decode += end - start
         self._pace.note_step(decode + prefill, seconds)
@@ -434,6 +442,7 @@ class Scheduler:
         req.drop_embeds(cause)
         self._families.leave(req)
         req.timing.finished = self._clock()
+        req.timing.journey = self._stays.journey(req)
         self._output.add(req, new_ids, held_back=held_back, finish=reason)
         req.account.settle(cause)
 
@@ -456,6 +465,10 @@ class Scheduler:
         num_live = len(self._live)
         num_pages = 0 if num_live else self._pool.flush()
         self._to_entry(message.entry).send(FlushReply(message.id, num_live, num_pages))
+
+    def _answer_journeys(self, message: JourneysReq) -> None:
+        requests = [live_request(req, self._stays) for req in self._live.values()]
+        self._to_entry(message.entry).send(JourneysReply(message.id, requests))
 
     def _answer_stats(self, message: StatsReq) -> None:
         self._verdicts.send(self._retry_after_s)

@@ -23,8 +23,11 @@ from millstream.messages import (
     EngineInfo,
     FromSupervisor,
     Heartbeat,
+    JourneysReply,
+    JourneysReq,
     LedgerQuery,
     Length,
+    LiveRequest,
     Measures,
     PauseReq,
     ProcessState,
@@ -178,6 +181,10 @@ RECORD = RequestRecord(
         pytest.param(ResponseReply(4, None), ToEntry, id="no-response-reply"),
         pytest.param(RequestsReq(5, entry=3, owner="ab", name="r"), ToEntry, id="requests-req"),
         pytest.param(RequestsReply(5, [RECORD]), ToEntry, id="requests-reply"),
+        pytest.param(JourneysReq(6, entry=1), ToScheduler, id="journeys-req"),
+        pytest.param(
+            JourneysReply(6, [LiveRequest("r", "paused", Timing(journey=b"1"), Usage(1, 2))]), ToEntry, id="journeys-reply"
+        ),
         pytest.param(ProgressOutput([Progress("a", place=3), Progress("b", done=5, total=9)]), ToEntry, id="progress"),
         pytest.param(Ready(process="scheduler", engine=ENGINE), ToSupervisor, id="ready"),
         pytest.param(ChildError(process="entry", message="no port", hint="other port"), ToSupervisor, id="child-error"),
