@@ -9,7 +9,8 @@
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
 | `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply`, `JourneysReply` | scheduler -> entry |
 | `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply`, `RequestsReq`, `RequestsReply` | entry -> entry |
-| `Ready`, `ChildError`, `Heartbeat`, `Measures` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
+| `Ready`, `ChildError`, `Heartbeat`, `Measures`, `SetLogLevel` | child -> supervisor |
+| `ServerState`, `SetLogLevel`, `Shutdown` | supervisor -> child |
 """
 
 from millstream.messages.columns import TextColumns, TokenColumns
@@ -32,6 +33,7 @@ from millstream.messages.control import (
     Rejection,
     ResumeReq,
     ServerState,
+    SetLogLevel,
     Shutdown,
     StatsReply,
     StatsReq,
@@ -80,8 +82,8 @@ ToEntry = (
     | RequestsReq
     | RequestsReply
 )
-ToSupervisor = Ready | ChildError | Heartbeat | Measures
-FromSupervisor = ServerState | Shutdown
+ToSupervisor = Ready | ChildError | Heartbeat | Measures | SetLogLevel
+FromSupervisor = ServerState | SetLogLevel | Shutdown
 
 __all__ = [
     "Abort",
@@ -132,6 +134,7 @@ __all__ = [
     "RowDetails",
     "SamplingParams",
     "ServerState",
+    "SetLogLevel",
     "Shutdown",
     "StatsReply",
     "StatsReq",
