@@ -22,7 +22,16 @@ from millstream.errors import EngineDeadError, ModelNotFound, RequestError
 from millstream.ipc.address import entry_name, entry_number
 from millstream.ipc.channel import Sender
 from millstream.ipc.entries import EntryChannels
-from millstream.messages import EngineInfo, LedgerQuery, ProcessState, ServerState, WorkerReply, WorkerReport, WorkerReq
+from millstream.messages import (
+    EngineInfo,
+    LedgerQuery,
+    ProcessState,
+    RequestRecord,
+    ServerState,
+    WorkerReply,
+    WorkerReport,
+    WorkerReq,
+)
 from millstream.observe.ledger import Ledger
 from millstream.text.chat_prompt import ChatPrompts
 from millstream.text.tokenizer import Tokenizer
@@ -64,6 +73,7 @@ class Service:
         has_started: bool = False,
         to_workers: EntryChannels | None = None,
         read_all: Callable[[], None] = lambda: None,
+        export: Callable[[RequestRecord], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -77,7 +87,7 @@ class Service:
             max_count=config.max_stored_responses // config.entry_workers,
             max_bytes=config.max_stored_response_bytes // config.entry_workers,
         )
-        self.recent = Recent(-(-config.max_recent_requests // config.entry_workers))
+        self.recent = Recent(-(-config.max_recent_requests // config.entry_workers), export)
         self._has_started = has_started  # the server could take requests once
         self._to_scheduler = to_scheduler
         self._to_workers = to_workers  # None: there are no others

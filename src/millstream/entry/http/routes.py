@@ -65,7 +65,7 @@ ROUTES: tuple[Route, ...] = (
     post("/flush_cache", flush_cache, None, access="admin"),
     get("/debug/ledger", debug_ledger, query=("rid",), access="admin"),
     get("/v1/requests", list_requests),
-    get("/v1/requests/{rid}", show_request),
+    get("/v1/requests/{rid}", show_request, query=("format",)),
     get("/openapi.json", openapi),
     get("/v1/capabilities", capabilities),
     get("/v1/models", models),
