@@ -23,6 +23,9 @@ from millstream.messages import (
     FlushReq,
     Length,
     ProcessState,
+    RadixNode,
+    RadixReply,
+    RadixReq,
     Rejection,
     RowDetails,
     ServerState,
@@ -81,6 +84,7 @@ class FakeEngine:
         self.answer: Callable[[TokenizedGenerateReqInput], None] = self.say("Hel", "lo")
         self.num_live = 0  # what it says to a flush
         self.num_steps = 7
+        self.tree: list[RadixNode] = []
         self._made: dict[str, int] = {}
         self._tasks: list[asyncio.Future[None]] = []
         self._slots: dict[str, int] = {}  # of those that have had a row
@@ -95,6 +99,8 @@ class FakeEngine:
         elif isinstance(message, FlushReq):
             pages = 0 if self.num_live else 3
             asyncio.get_running_loop().call_soon(self.handle, FlushReply(message.id, self.num_live, pages))
+        elif isinstance(message, RadixReq):
+            asyncio.get_running_loop().call_soon(self.handle, RadixReply(message.id, self.tree[: message.max_nodes], 9, 6, 2))
         elif isinstance(message, StatsReq):
             asyncio.get_running_loop().call_soon(self.handle, self._stats(message.id))
 

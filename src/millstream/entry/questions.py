@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from millstream.entry.failure import Failure
 from millstream.errors import EngineDeadError
@@ -19,6 +19,8 @@ from millstream.messages import (
     FlushReply,
     FlushReq,
     LedgerQuery,
+    RadixReply,
+    RadixReq,
     ResponseRecord,
     ResponseReply,
     ResponseReq,
@@ -29,6 +31,9 @@ from millstream.messages import (
     WorkerReq,
 )
 from millstream.messages.workers import ResponseAction
+
+Answer = StatsReply | AbortOthersReply | FlushReply | RadixReply | WorkerReply | ResponseReply
+ANSWERS: tuple[type, ...] = get_args(Answer)
 
 ANSWER_TIMEOUT_S = 5.0
 WORKER_TIMEOUT_S = 2.0
@@ -73,6 +78,16 @@ class Questions:
         reply: FlushReply = await self._ask(self._to_scheduler, partial(FlushReq, entry=self._entry), ANSWER_TIMEOUT_S)
         return reply
 
+    async def radix(self, max_nodes: int) -> RadixReply:
+        """Ask the scheduler for its prefix tree: the `max_nodes` nodes that were used last.
+
+        Raises:
+            EngineDeadError: the scheduler does not answer.
+        """
+        ask = partial(RadixReq, entry=self._entry, max_nodes=max_nodes)
+        reply: RadixReply = await self._ask(self._to_scheduler, ask, ANSWER_TIMEOUT_S)
+        return reply
+
     async def worker(self, to_worker: Sender, ledger: LedgerQuery | None = None) -> WorkerReport:
         """Ask another entry worker how it is.
 
@@ -92,7 +107,7 @@ class Questions:
         reply: ResponseReply = await self._ask(to_worker, ask, WORKER_TIMEOUT_S)
         return reply.record
 
-    def answer(self, message: StatsReply | AbortOthersReply | FlushReply | WorkerReply | ResponseReply) -> None:
+    def answer(self, message: Answer) -> None:
         """Take an answer. One that nobody waits for any more is dropped."""
         future = self._waiting.pop(message.id, None)
         if future is not None and not future.done():

@@ -20,7 +20,7 @@ from millstream.entry.failure import Failure, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.pauses import Pauses
 from millstream.entry.prompt_encoder import PromptEncoder
-from millstream.entry.questions import Questions
+from millstream.entry.questions import ANSWERS, Questions
 from millstream.entry.registry import Live, Registry
 from millstream.entry.state import Phase, ReqState
 from millstream.entry.tokenize import CallTokenizer, check_grammar, check_logprobs
@@ -29,21 +29,16 @@ from millstream.grammar.vocabulary import vocabulary_of
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     AbortNotice,
-    AbortOthersReply,
     AdmissionOutput,
     BatchStrOutput,
     EngineInfo,
-    FlushReply,
     GenerateReqInput,
     LedgerQuery,
     ProgressOutput,
     ReplayReq,
-    ResponseReply,
-    StatsReply,
     TextColumns,
     TextRow,
     ToEntry,
-    WorkerReply,
     WorkerReport,
 )
 from millstream.messages.finish import AbortCause
@@ -93,7 +88,7 @@ class TokenizerManager:
             AdmissionOutput: self._take_verdicts,
             AbortNotice: self._take_notice,
             ProgressOutput: self._take_progress,
-            **dict.fromkeys((StatsReply, AbortOthersReply, FlushReply, WorkerReply, ResponseReply), self.questions.answer),
+            **dict.fromkeys(ANSWERS, self.questions.answer),
         }
 
     async def generate_request(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:

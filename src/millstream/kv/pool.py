@@ -13,6 +13,8 @@ from typing import Final
 from millstream.errors import InvariantError
 from millstream.kv.pages import Owner, PageAllocator
 from millstream.kv.radix_cache import Match, Node, RadixCache
+from millstream.kv.radix_view import view
+from millstream.messages import RadixReply
 from millstream.observe.ledger import Account, ReleaseCause
 
 
@@ -178,6 +180,10 @@ class KVPool:
         pages = self._cache.evict(self._cache.num_pages)
         self._pages.free_from_tree(pages)
         return len(pages)
+
+    def view(self, number: int, max_nodes: int) -> RadixReply:
+        """The prefix tree, for who asked the question `number`. Changes nothing."""
+        return view(self._cache, number, max_nodes)
 
     def audit_counts(self, *, idle: bool) -> None:
         """Check, in no time, that no page is lost; where nothing runs, also that every page is free or evictable.

@@ -4,10 +4,10 @@
 | --- | --- |
 | `GenerateReqInput` | adapters -> TokenizerManager (same process) |
 | `TokenizedGenerateReqInput`, `AbortReq`, `AbortOthersReq`, `PauseReq`, `ResumeReq` | entry -> scheduler |
-| `StatsReq`, `FlushReq`, `Delivered`, `ReplayReq` | entry -> scheduler |
+| `StatsReq`, `FlushReq`, `RadixReq`, `Delivered`, `ReplayReq` | entry -> scheduler |
 | `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
-| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply` | scheduler -> entry |
+| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply`, `RadixReply` | scheduler -> entry |
 | `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply` | entry -> entry |
 | `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
@@ -40,6 +40,7 @@ from millstream.messages.details import LogprobParams, Logprobs, RowDetails
 from millstream.messages.finish import Abort, FinishReason, Length, Stop
 from millstream.messages.generate import GenerateReqInput
 from millstream.messages.ledger import Book, LedgerQuery
+from millstream.messages.radix import RadixNode, RadixReply, RadixReq
 from millstream.messages.replay import Delivered, Received, Replay, ReplayedRequest, ReplayReq
 from millstream.messages.sampling import SamplingParams
 from millstream.messages.text_batch import BatchStrOutput, TextRow
@@ -49,7 +50,16 @@ from millstream.messages.tokenized import TokenizedGenerateReqInput
 from millstream.messages.workers import ResponseRecord, ResponseReply, ResponseReq, WorkerReply, WorkerReport, WorkerReq
 
 ToScheduler = (
-    TokenizedGenerateReqInput | AbortReq | AbortOthersReq | PauseReq | ResumeReq | StatsReq | FlushReq | Delivered | ReplayReq
+    TokenizedGenerateReqInput
+    | AbortReq
+    | AbortOthersReq
+    | PauseReq
+    | ResumeReq
+    | StatsReq
+    | FlushReq
+    | RadixReq
+    | Delivered
+    | ReplayReq
 )
 ToDetokenizer = BatchTokenIDOutput | Replay | StatsReply
 ToEntry = (
@@ -59,6 +69,7 @@ ToEntry = (
     | AbortOthersReply
     | AbortNotice
     | FlushReply
+    | RadixReply
     | StatsReply
     | WorkerReq
     | WorkerReply
@@ -96,6 +107,9 @@ __all__ = [
     "ProcessState",
     "Progress",
     "ProgressOutput",
+    "RadixNode",
+    "RadixReply",
+    "RadixReq",
     "Ready",
     "Received",
     "Rejection",

@@ -33,6 +33,7 @@ from millstream.messages import (
     Length,
     PauseReq,
     ProgressOutput,
+    RadixReq,
     ReplayReq,
     ResumeReq,
     StatsReply,
@@ -138,6 +139,7 @@ class Scheduler:
             ReplayReq: self._replay,
             StatsReq: self._answer_stats,
             FlushReq: self._flush,
+            RadixReq: self._show_tree,
         }
         self._num_steps = 0
         self._ledger = ledger or Ledger("scheduler")
@@ -455,6 +457,9 @@ class Scheduler:
         num_live = len(self._live)
         num_pages = 0 if num_live else self._pool.flush()
         self._to_entry(message.entry).send(FlushReply(message.id, num_live, num_pages))
+
+    def _show_tree(self, message: RadixReq) -> None:
+        self._to_entry(message.entry).send(self._pool.view(message.id, message.max_nodes))
 
     def _answer_stats(self, message: StatsReq) -> None:
         self._verdicts.send(self._retry_after_s)

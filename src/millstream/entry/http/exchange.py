@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -33,7 +33,6 @@ Send = Callable[[Message], Awaitable[None]]
 # keys in the scope's extensions, which only our own server sets
 TRANSPORT = "millstream.transport"  # the connection, to close it
 DIRECT = "millstream.direct"  # a `DirectWriter` of the connection
-JSON = (b"content-type", b"application/json")
 
 
 class ClientGone(Exception):
@@ -150,12 +149,17 @@ class Exchange:
     async def send_json(self, body: Any, *, status: int = 200, headers: Sequence[Header] = ()) -> None:
         """Answer with `body` as JSON; bytes are taken as JSON already."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        await self._start(status, [JSON, (b"content-length", b"%d" % len(data)), *headers])
+        await self.send_bytes(data, b"application/json", status=status, headers=headers)
+
+    async def send_bytes(self, data: bytes, content_type: bytes, *, status: int = 200, headers: Sequence[Header] = ()) -> None:
+        """Answer with a body of any type."""
+        length = b"%d" % len(data)
+        await self._start(status, [(b"content-type", content_type), (b"content-length", length), *headers])
         await self._write({"type": "http.response.body", "body": data})
 
-    async def send_empty(self, headers: Sequence[Header]) -> None:
-        """Answer with 204, which has no body."""
-        await self._start(204, list(headers))
+    async def send_empty(self, headers: Sequence[Header], *, status: Literal[204, 304] = 204) -> None:
+        """Answer with a status that has no body."""
+        await self._start(status, list(headers))
         await self._write({"type": "http.response.body", "body": b""})
 
     async def send_failure(self, failure: Failure, *, headers: Sequence[Header] = ()) -> None:
