@@ -17,7 +17,7 @@ def test_every_workload_is_measured_on_ours_and_on_a_running_peer(scripted_serve
     command = [sys.executable, "-m", "benchmarks.serve", "--executors", "--peer", f"other={scripted_server}"]
     command += ["--workloads", "load-1", "load-8", "mixed", "prefix", "turns"]
     command += ["--out", str(out), "--picture", str(tmp_path / "serve.svg")]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=230)
     assert ended.returncode == 0, ended.stderr
     (run,) = json.loads(out.read_text())["runs"]
     figures = run["workloads"]
@@ -56,7 +56,7 @@ def test_a_peer_is_started_by_its_command_and_stopped(tmp_path: Path) -> None:
         "2",
     ]
     run += ["--out", str(tmp_path / "serve.json"), "--picture", str(tmp_path / "serve.svg")]
-    ended = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    ended = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=230)
     assert ended.returncode == 0, ended.stderr
     first, second = json.loads((tmp_path / "serve.json").read_text())["runs"]
     assert first["ready_s"] > 0

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.long
 def run(*command: str) -> Any:
     """The JSON object that a program prints last."""
     environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # noqa: TID251  # it would ask the network otherwise
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=230, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

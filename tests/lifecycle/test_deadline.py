@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import openai
@@ -46,6 +49,25 @@ def test_a_request_ends_at_its_deadline_while_it_decodes_and_while_it_waits(serv
     assert_serves(url)
     for rid in ("decoding", "waiting"):
         assert f"request {rid} api=chat model=scripted cause=deadline " in server.log()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_the_connection_of_a_stream_that_failed_takes_the_next_request(served: tuple[Server, str], path: str) -> None:
+    """Its answer was complete, so clients use its connection again: one that we closed then would lose their next request."""
+    _, url = served
+    body = {**ENDLESS, "stream": True, "timeout": 0.5}
+    if path == "/v1/responses":
+        body = {"input": ENDLESS["messages"], "max_output_tokens": 100_000, "stream": True, "timeout": 0.5}
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    connection.connect()
+    first = connection.sock
+    for _ in range(3):
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        assert (b"response.failed" if "input" in body else b"deadline") in connection.getresponse().read()
+        connection.request("GET", "/health")
+        assert connection.getresponse().read()
+        assert connection.sock is first
+    connection.close()
 
 
 def test_a_long_prefill_of_the_real_model_ends_at_its_deadline(model_server: str) -> None:

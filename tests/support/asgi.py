@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tests.support.sse import Event, parse_events
 
 T = TypeVar("T")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def run(scenario: Coroutine[Any, Any, T]) -> T:

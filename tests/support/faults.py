@@ -103,7 +103,7 @@ def pids_of(url: str) -> dict[str, int]:
     return {name: process["pid"] for name, process in server_info(url)["processes"].items()}
 
 
-def wait_gone(pid: int, *, timeout: float = 20.0) -> None:
+def wait_gone(pid: int, *, timeout: float = 60.0) -> None:
     """Wait for the end of a process that is not our child."""
     descriptor = os.pidfd_open(pid)
     try:

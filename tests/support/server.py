@@ -84,6 +84,8 @@ class Server:
         self.process.stdout.close()
         log = self.log()
         self._log.close()
+        if error is not None:
+            print(f"exit status {self.process.returncode}; the end of the log:\n{log[-8000:]}", file=sys.stderr)
         assert error is not None or "the ledger does not balance" not in log, log
 
 
@@ -104,7 +106,7 @@ def server_info(url: str) -> dict[str, Any]:
     return httpx.get(f"{url}/server_info", timeout=30).raise_for_status().json()
 
 
-def assert_comes_to_rest(url: str, pages_free: int, *, timeout: float = 20.0) -> None:
+def assert_comes_to_rest(url: str, pages_free: int, *, timeout: float = 60.0) -> None:
     """Wait until no process knows any request and `pages_free` pages are free; fails with what is left.
 
     Each look is a round trip through all three processes, so there is nothing to sleep for in between.
@@ -119,7 +121,7 @@ def ledger(url: str) -> dict[str, Any]:
     return httpx.get(f"{url}/debug/ledger", timeout=30).raise_for_status().json()
 
 
-def assert_ledger_comes_to_rest(url: str, *, timeout: float = 20.0) -> None:
+def assert_ledger_comes_to_rest(url: str, *, timeout: float = 60.0) -> None:
     """Wait until no process holds anything for any request; nothing may ever have been amiss."""
     deadline = time.monotonic() + timeout
     while True:

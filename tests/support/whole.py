@@ -229,7 +229,7 @@ class WholeServer:
 
     def finished(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of what must be able to end now."""
-        return self.loop.run_until_complete(asyncio.wait_for(work, 10))
+        return self.loop.run_until_complete(asyncio.wait_for(work, 60))
 
     def close(self) -> None:
         """Take the log back and end the loop."""

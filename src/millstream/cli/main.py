@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 import msgspec
@@ -39,6 +39,8 @@ app = App(
     print_error=False,  # `run` does
     exit_on_error=False,
 )
+# loaded when they are asked for: `serve` needs none of what they need
+app.command("millstream.cli.chat.command:app", name="chat")
 START = Group("Start", sort_key=0)
 ConfigFile = Annotated[str | None, Parameter(name="--config", group=START)]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", show_env_var=False, show_default=False)]
@@ -166,6 +168,19 @@ def doctor(
     else:
         sys.stdout.write(report(title, checks))
     return 0 if ok else 1
+
+
+@app.command
+def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(show_env_var=False)], /) -> int:
+    """Print the completion script of a shell: `source <(millstream completion bash)`.
+
+    Parameters
+    ----------
+    shell
+        Which shell. zsh: save it as `_millstream` in a directory of `$fpath`; fish: `millstream completion fish | source`.
+    """
+    sys.stdout.write(app.generate_completion(shell=shell))
+    return 0
 
 
 def _print_plan(config: ServerConfig, given: dict[str, tuple[Any, str]], *, as_json: bool) -> int:

@@ -21,6 +21,9 @@ from millstream.messages import (
     LedgerQuery,
     RadixReply,
     RadixReq,
+    RequestRecord,
+    RequestsReply,
+    RequestsReq,
     ResponseRecord,
     ResponseReply,
     ResponseReq,
@@ -32,11 +35,10 @@ from millstream.messages import (
 )
 from millstream.messages.workers import ResponseAction
 
-Answer = StatsReply | AbortOthersReply | FlushReply | RadixReply | WorkerReply | ResponseReply
-ANSWERS: tuple[type, ...] = get_args(Answer)
-
 ANSWER_TIMEOUT_S = 5.0
 WORKER_TIMEOUT_S = 2.0
+Answer = StatsReply | AbortOthersReply | FlushReply | RadixReply | WorkerReply | ResponseReply | RequestsReply
+ANSWERS: tuple[type, ...] = get_args(Answer)
 
 
 class Questions:
@@ -106,6 +108,16 @@ class Questions:
         ask = partial(ResponseReq, entry=self._entry, response_id=response_id, owner=owner, action=action)
         reply: ResponseReply = await self._ask(to_worker, ask, WORKER_TIMEOUT_S)
         return reply.record
+
+    async def requests(self, to_worker: Sender, owner: str | None, name: str) -> list[RequestRecord]:
+        """Ask another entry worker for its requests: those of `owner`, or of all, and with `name` those that go by it.
+
+        Raises:
+            EngineDeadError: it does not answer.
+        """
+        ask = partial(RequestsReq, entry=self._entry, owner=owner, name=name)
+        reply: RequestsReply = await self._ask(to_worker, ask, WORKER_TIMEOUT_S)
+        return reply.records
 
     def answer(self, message: Answer) -> None:
         """Take an answer. One that nobody waits for any more is dropped."""

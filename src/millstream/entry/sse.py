@@ -138,14 +138,9 @@ class EventStream:
             await self.write(self._exchange.dialect.sign_of_life)
 
     async def close(self, last: bytes) -> None:
-        """Send the last events of a stream that succeeded."""
+        """Send the last events. The connection stays: the answer is complete, also where its last event tells of a failure."""
         self._block()
         await self._exchange.end_stream(last)
-
-    async def fail(self, last: bytes) -> None:
-        """Send the last events of a stream that failed, and close the connection."""
-        self._block()
-        await self._exchange.end_stream(last, close=True)
 
     def stop(self) -> None:
         """Stop watching. Must be called, whatever happened."""

@@ -198,7 +198,8 @@ class ReqState:
     def adopt_timing(self, timing: Timing) -> None:
         """Take over the stamps of the other processes from the final row, and keep our own."""
         ours = self.obj.timing
-        timing.received, timing.adapted, timing.tokenized = ours.received, ours.adapted, ours.tokenized
+        timing.received, timing.adapted = ours.received, ours.adapted
+        timing.tokenized, timing.checked = ours.tokenized, ours.checked
         timing.first_written = ours.first_written
         self.obj.timing = timing
 

@@ -81,10 +81,10 @@ async def stream_answer(exchange: Exchange, service: Service, generation: Genera
             generation.stamp_written(service.clock(), last=True)
             cause = "done"
         else:
-            await stream.fail(form.broken(failure))
+            await stream.close(form.broken(failure))
             cause = failure.cause
     except RequestFailed as error:
-        await stream.fail(form.broken(error.failure))
+        await stream.close(form.broken(error.failure))
         cause = error.failure.cause
     except ClientGone:
         raise
@@ -92,7 +92,7 @@ async def stream_answer(exchange: Exchange, service: Service, generation: Genera
         log.exception("streaming the answer to %s failed", generation.rid)
         generation.is_broken = True
         cause = INTERNAL.cause
-        await stream.fail(form.broken(INTERNAL))
+        await stream.close(form.broken(INTERNAL))
     finally:
         for state in generation.states:
             state.shortcut = None

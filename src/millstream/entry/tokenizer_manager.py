@@ -21,6 +21,7 @@ from millstream.entry.generation import Generation, Origin
 from millstream.entry.pauses import Pauses
 from millstream.entry.prompt_encoder import PromptEncoder
 from millstream.entry.questions import ANSWERS, Questions
+from millstream.entry.recent import Recent
 from millstream.entry.registry import Live, Registry
 from millstream.entry.state import Phase, ReqState
 from millstream.entry.tokenize import CallTokenizer, check_grammar, check_logprobs
@@ -61,6 +62,7 @@ class TokenizerManager:
         max_live: int = ServerConfig().live_limit,
         max_unsent_bytes: int = ServerConfig.max_unsent_bytes,
         ledger: Ledger | None = None,
+        recent: Recent | None = None,
         clock: Callable[[], float] = time.monotonic,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
         end_grace_s: float = END_GRACE_S,
@@ -74,7 +76,14 @@ class TokenizerManager:
         self.late_rows_dropped = 0
         self.tokens_at = 0.0  # when the last token of any request came
         self.registry = Registry(ledger=self.ledger, max_live=max_live, retry_after_s=lambda: self.retry_after_s)
-        self.endings = Endings(registry=self.registry, to_scheduler=to_scheduler, entry=entry, clock=clock, grace_s=end_grace_s)
+        self.endings = Endings(
+            registry=self.registry,
+            to_scheduler=to_scheduler,
+            entry=entry,
+            clock=clock,
+            grace_s=end_grace_s,
+            recent=Recent(0) if recent is None else recent,
+        )
         self.questions = Questions(to_scheduler=to_scheduler, entry=entry)
         self._to_scheduler = to_scheduler
         self._pauses = Pauses(to_scheduler=to_scheduler, max_unsent_bytes=max_unsent_bytes)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from millstream.entry.fields import FieldRules
+from millstream.entry.fields import FieldRules, check_count
 from millstream.errors import RequestError
 from millstream.parsing.draft import Tools
 from millstream.parsing.forms import MAX_NAME_CHARS
@@ -42,22 +44,44 @@ TOOL = FieldRules(
 )
 
 
-def read_tools(given: list[dict[str, Any]], param: str = "tools", *, max_calls: int | None = None) -> Tools:
-    """The tools of a request, checked.
+@dataclass(frozen=True, kw_only=True)
+class OfferedTool:
+    """A function that the model may call. `given` is what the chat template gets, in OpenAI's form; None for `parameters`:
+    it takes none. `where` is the path of the schema in the request, as its API names it."""
+
+    name: str
+    parameters: dict[str, Any] | None
+    given: dict[str, Any]
+    where: str
+
+
+def offered_tools(given: list[dict[str, Any]], param: str = "tools") -> tuple[OfferedTool, ...]:
+    """The tools of a request in OpenAI's form, checked.
 
     Raises:
         RequestError: there are too many, one is wrong, or two have one name; `param` says where.
     """
-    if len(given) > MAX_TOOLS:
-        raise RequestError(f"{param} has {len(given)} items; at most {MAX_TOOLS} are allowed.", param=param)
-    schemas: dict[str, object] = {}
+    check_count(param, len(given), MAX_TOOLS)
+    offered: dict[str, OfferedTool] = {}
     for index, item in enumerate(given):
         where = f"{param}[{index}]"
         function = _within(FUNCTION, _within(TOOL, item, where).function, f"{where}.function")
-        if function.name in schemas:
+        if function.name in offered:
             raise RequestError(f"{where}.function.name is {function.name!r}, which an earlier one has.", param=where)
-        schemas[function.name] = function.parameters
-    return Tools(schemas, max_calls)
+        offered[function.name] = OfferedTool(
+            name=function.name, parameters=function.parameters, given=item, where=f"{where}.function.parameters"
+        )
+    return tuple(offered.values())
+
+
+def tools_of(offered: Iterable[OfferedTool], *, max_calls: int | None = None) -> Tools:
+    """The same, as parsers know them."""
+    return Tools({tool.name: tool.parameters for tool in offered}, max_calls)
+
+
+def read_tools(given: list[dict[str, Any]]) -> Tools:
+    """The tools of a request in OpenAI's form, as parsers know them. Raises as `offered_tools` does."""
+    return tools_of(offered_tools(given))
 
 
 def _within(rules: FieldRules[Any], value: dict[str, Any], where: str) -> Any:

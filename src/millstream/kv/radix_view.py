@@ -34,7 +34,7 @@ def view(cache: RadixCache, number: int, max_nodes: int) -> RadixReply:
 
 
 def _recent(root: Node, count: int) -> list[tuple[Node, Node]]:
-    """The `count` nodes that were used last, with their parents, which are among them: no node is used later than its parent."""
+    """The `count` nodes that were used last, with their parents, which are among them: none is used later than its parent."""
     found: list[tuple[Node, Node]] = []
     open_nodes = _children(root, count)
     heapq.heapify(open_nodes)

@@ -8,7 +8,7 @@
 | `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
 | `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply`, `RadixReply` | scheduler -> entry |
-| `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply` | entry -> entry |
+| `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply`, `RequestsReq`, `RequestsReply` | entry -> entry |
 | `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
@@ -42,6 +42,7 @@ from millstream.messages.generate import GenerateReqInput
 from millstream.messages.ledger import Book, LedgerQuery
 from millstream.messages.radix import RadixNode, RadixReply, RadixReq
 from millstream.messages.replay import Delivered, Received, Replay, ReplayedRequest, ReplayReq
+from millstream.messages.requests import RequestRecord, RequestsReply, RequestsReq, TraceContext
 from millstream.messages.sampling import SamplingParams
 from millstream.messages.text_batch import BatchStrOutput, TextRow
 from millstream.messages.timing import Timing, Usage
@@ -75,6 +76,8 @@ ToEntry = (
     | WorkerReply
     | ResponseReq
     | ResponseReply
+    | RequestsReq
+    | RequestsReply
 )
 ToSupervisor = Ready | ChildError | Heartbeat
 FromSupervisor = ServerState | Shutdown
@@ -116,6 +119,9 @@ __all__ = [
     "Replay",
     "ReplayReq",
     "ReplayedRequest",
+    "RequestRecord",
+    "RequestsReply",
+    "RequestsReq",
     "ResponseRecord",
     "ResponseReply",
     "ResponseReq",
@@ -137,6 +143,7 @@ __all__ = [
     "TokenColumns",
     "TokenRow",
     "TokenizedGenerateReqInput",
+    "TraceContext",
     "Usage",
     "WorkerReply",
     "WorkerReport",

@@ -21,6 +21,7 @@ from millstream.entry.native.ledger import debug_ledger
 from millstream.entry.native.parse import parse_function_call, separate_reasoning
 from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, PARSE_CALLS, SCORE, SEPARATE, TOKENIZE
 from millstream.entry.native.radix import debug_radix
+from millstream.entry.native.requests import list_requests, show_request
 from millstream.entry.native.score import score
 from millstream.entry.native.tokenize import detokenize, tokenize
 from millstream.entry.openai.chat import chat_completions
@@ -67,6 +68,8 @@ ROUTES: tuple[Route, ...] = (
     post("/flush_cache", flush_cache, None, access="admin"),
     get("/debug/ledger", debug_ledger, query=("rid",), access="admin"),
     get("/debug/radix", debug_radix, query=("max_nodes",), access="admin"),
+    get("/v1/requests", list_requests),
+    get("/v1/requests/{rid}", show_request),
     get("/openapi.json", openapi),
     get("/v1/capabilities", capabilities),
     get("/v1/models", models),

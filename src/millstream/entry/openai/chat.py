@@ -10,9 +10,10 @@ from millstream.entry.openai.call import check_choices, check_stream_options, ma
 from millstream.entry.openai.chunks import CHAT_SHAPE
 from millstream.entry.openai.logprob_options import LogprobOptions
 from millstream.entry.openai.protocol import CHAT, ChatCompletionRequest
-from millstream.entry.openai.reading import offered_tools, reading_of
+from millstream.entry.openai.reading import wish_of
 from millstream.entry.service import Service
 from millstream.entry.terms import read_terms
+from millstream.entry.turn import plan
 from millstream.errors import RequestError
 
 
@@ -30,27 +31,27 @@ async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequ
     check_stream_options(request)
     logprobs = _logprob_options(request, service)
     terms = read_terms(exchange, service, request, received)
-    tools = offered_tools(request, service)
+    turn = plan(wish_of(request), service)
     rendering = render(
         service,
         request.messages,
-        tools=request.tools if tools is not None else None,
+        tools=turn.template_tools,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
-        kwargs=request.chat_template_kwargs,
+        kwargs={**turn.template_kwargs, **request.chat_template_kwargs},
     )
     prompt = await terms.in_time(rendering)
-    reading = reading_of(request, service, tools, prompt)
-    if reading is not None and reading.needs_special_tokens:
-        request.skip_special_tokens = False
+    said = turn.after(prompt)
+    requests = make_requests(request, terms, [prompt], add_special_tokens=False, logprobs=logprobs.params())
+    said.bind(requests)
     call = Call(
         rid=terms.rid,
         fields=request,
-        requests=make_requests(request, terms, [prompt], add_special_tokens=False, logprobs=logprobs.params()),
-        origin=Origin(api="chat", model=model, prompt_param="messages", request_id=exchange.request_id),
+        requests=requests,
+        origin=Origin(api="chat", model=model, prompt_param="messages", caller=exchange.caller),
         shape=CHAT_SHAPE,
         logprobs=logprobs,
-        reading=reading,
+        reading=said.reading,
     )
     await answer(exchange, service, call)
 

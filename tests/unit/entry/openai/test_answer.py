@@ -122,7 +122,7 @@ def test_a_failure_never_looks_like_success(path: str, cause: str, status: int, 
                 assert b"par" in response.content
                 assert b'"finish_reason":"' not in response.content
                 assert b"[DONE]" not in response.content
-                assert call.closed
+                assert not call.closed
             else:
                 assert (response.status, response.error["message"], response.error["type"]) == (status, "It broke.", kind)
             assert (entry.manager.live_requests, entry.engine.aborts) == (0, [])

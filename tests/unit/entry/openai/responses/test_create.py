@@ -144,7 +144,7 @@ def test_a_failure_in_a_stream_is_a_failed_response_with_the_text_it_had() -> No
         await call.until(b"Hel")
         entry.engine.end("r", "engine_error", "It broke.")
         events = events_of((await call.response()).content)
-        assert call.closed
+        assert not call.closed
         assert events[-1].name == "response.failed"
         body = checked(events[-1].data["response"])
         assert (body["status"], body["error"]) == ("failed", {"code": "server_error", "message": "It broke."})
