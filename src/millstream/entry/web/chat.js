@@ -22,7 +22,7 @@ export function chatView(server, onTokens) {
   const stop = h("button", { type: "button", id: "stop", disabled: true, "aria-keyshortcuts": "Escape" }, "Stop");
   const clear = h("button", { type: "button", id: "clear" }, "New chat");
   const fault = h("p", { id: "fault", class: "notice bad", role: "alert", hidden: true });
-  const form = h("form", { id: "chat-form" }, fault, prompt, h("div", { class: "bar" }, send, stop, clear, files.element), settings());
+  const form = h("form", { id: "chat-form", novalidate: true }, fault, prompt, h("div", { class: "bar" }, send, stop, clear, files.element), settings());
   const element = h("section", { class: "view", id: "chat", dataset: { state: "idle" }, "aria-label": "Chat" }, h("h1", { class: "unseen" }, "Chat"), log, form);
 
   const setState = (state) => {

@@ -1,4 +1,4 @@
-// Elements from words. Text becomes text, never markup: there is no innerHTML anywhere in this page, and the policy forbids it.
+// Elements from words. Text becomes text, never markup: there is no markup made of strings in this page, and the policy forbids it.
 
 const SVG = "http://www.w3.org/2000/svg";
 
