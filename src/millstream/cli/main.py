@@ -41,6 +41,7 @@ app = App(
 )
 # loaded when they are asked for: `serve` needs none of what they need
 app.command("millstream.cli.chat.command:app", name="chat")
+app.command("millstream.cli.bench.command:app", name="bench")
 START = Group("Start", sort_key=0)
 ConfigFile = Annotated[str | None, Parameter(name="--config", group=START)]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", show_env_var=False, show_default=False)]
@@ -148,7 +149,9 @@ def doctor(
         YAML file of options.
     """
     # here, for it loads what tokenizes and serves: twice the memory of a supervisor that needs none of it
-    from millstream.cli.doctor import check_installation, check_server, report
+    from millstream.cli.checks import report
+    from millstream.cli.doctor import check_server
+    from millstream.cli.preflight import check_installation
 
     config = ServerConfig() if options is None else ServerConfig(**vars(options))
     configure_logging("doctor", "warning")
@@ -168,6 +171,22 @@ def doctor(
     else:
         sys.stdout.write(report(title, checks))
     return 0 if ok else 1
+
+
+@app.command
+def env(*, as_json: AsJson = False) -> int:
+    """Show versions, processor, memory, executors and limits: what a report of a problem should have in it.
+
+    Parameters
+    ----------
+    as_json
+        Print it as JSON.
+    """
+    from millstream.cli.env import environment, environment_text
+
+    found = environment()
+    sys.stdout.write(_json(found) if as_json else environment_text(found))
+    return 0
 
 
 @app.command

@@ -19,10 +19,10 @@ from millstream.entry.service import Service
 
 INDEX = "index.html"
 _TYPES = {
-    "html": b"text/html; charset=utf-8",
-    "css": b"text/css; charset=utf-8",
-    "js": b"text/javascript; charset=utf-8",
-    "svg": b"image/svg+xml",
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
 }
 # nothing from elsewhere, nothing inline, and no string ever becomes markup: what a model says cannot be run
 _POLICY = (
@@ -42,7 +42,7 @@ class File(NamedTuple):
     """One file of the page."""
 
     content: bytes
-    type: bytes
+    type: str
     etag: bytes
 
 
@@ -82,4 +82,4 @@ async def _send(exchange: Exchange, file: File) -> None:
     if file.etag in [each.strip().removeprefix(b"W/") for each in known.split(b",")]:
         await exchange.send_empty(headers, status=304)
     else:
-        await exchange.send_bytes(file.content, file.type, headers=headers)
+        await exchange.send_text(file.content, file.type, headers=headers)

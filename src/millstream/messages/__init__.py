@@ -4,12 +4,13 @@
 | --- | --- |
 | `GenerateReqInput` | adapters -> TokenizerManager (same process) |
 | `TokenizedGenerateReqInput`, `AbortReq`, `AbortOthersReq`, `PauseReq`, `ResumeReq` | entry -> scheduler |
-| `StatsReq`, `FlushReq`, `RadixReq`, `Delivered`, `ReplayReq` | entry -> scheduler |
+| `StatsReq`, `FlushReq`, `RadixReq`, `Delivered`, `ReplayReq`, `JourneysReq` | entry -> scheduler |
 | `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
-| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply`, `RadixReply` | scheduler -> entry |
+| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice` | scheduler -> entry |
+| `FlushReply`, `RadixReply`, `JourneysReply` | scheduler -> entry |
 | `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply`, `RequestsReq`, `RequestsReply` | entry -> entry |
-| `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
+| `Ready`, `ChildError`, `Heartbeat`, `Measures` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
 from millstream.messages.columns import TextColumns, TokenColumns
@@ -39,7 +40,9 @@ from millstream.messages.control import (
 from millstream.messages.details import LogprobParams, Logprobs, RowDetails
 from millstream.messages.finish import Abort, FinishReason, Length, Stop
 from millstream.messages.generate import GenerateReqInput
+from millstream.messages.journey import Journey, JourneysReply, JourneysReq, LiveRequest
 from millstream.messages.ledger import Book, LedgerQuery
+from millstream.messages.measures import Measures
 from millstream.messages.radix import RadixNode, RadixReply, RadixReq
 from millstream.messages.replay import Delivered, Received, Replay, ReplayedRequest, ReplayReq
 from millstream.messages.requests import RequestRecord, RequestsReply, RequestsReq, TraceContext
@@ -61,6 +64,7 @@ ToScheduler = (
     | RadixReq
     | Delivered
     | ReplayReq
+    | JourneysReq
 )
 ToDetokenizer = BatchTokenIDOutput | Replay | StatsReply
 ToEntry = (
@@ -71,6 +75,7 @@ ToEntry = (
     | AbortNotice
     | FlushReply
     | RadixReply
+    | JourneysReply
     | StatsReply
     | WorkerReq
     | WorkerReply
@@ -79,7 +84,7 @@ ToEntry = (
     | RequestsReq
     | RequestsReply
 )
-ToSupervisor = Ready | ChildError | Heartbeat
+ToSupervisor = Ready | ChildError | Heartbeat | Measures
 FromSupervisor = ServerState | Shutdown
 
 __all__ = [
@@ -102,10 +107,15 @@ __all__ = [
     "FromSupervisor",
     "GenerateReqInput",
     "Heartbeat",
+    "Journey",
+    "JourneysReply",
+    "JourneysReq",
     "LedgerQuery",
     "Length",
     "LogprobParams",
+    "LiveRequest",
     "Logprobs",
+    "Measures",
     "PauseReq",
     "ProcessState",
     "Progress",

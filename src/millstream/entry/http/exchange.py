@@ -35,6 +35,7 @@ Send = Callable[[Message], Awaitable[None]]
 # keys in the scope's extensions, which only our own server sets
 TRANSPORT = "millstream.transport"  # the connection, to close it
 DIRECT = "millstream.direct"  # a `DirectWriter` of the connection
+JSON = (b"content-type", b"application/json")
 
 
 class ClientGone(Exception):
@@ -156,14 +157,11 @@ class Exchange:
 
     async def send_json(self, body: Any, *, status: int = 200, headers: Sequence[Header] = ()) -> None:
         """Answer with `body` as JSON; bytes are taken as JSON already."""
-        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        await self.send_bytes(data, b"application/json", status=status, headers=headers)
+        await self._send_whole(JSON, body if isinstance(body, bytes) else msgspec.json.encode(body), status, headers)
 
-    async def send_bytes(self, data: bytes, content_type: bytes, *, status: int = 200, headers: Sequence[Header] = ()) -> None:
-        """Answer with a body of any type."""
-        length = b"%d" % len(data)
-        await self._start(status, [(b"content-type", content_type), (b"content-length", length), *headers])
-        await self._write({"type": "http.response.body", "body": data})
+    async def send_text(self, body: bytes, content_type: str, *, headers: Sequence[Header] = ()) -> None:
+        """Answer with something else than JSON."""
+        await self._send_whole((b"content-type", content_type.encode("ascii")), body, headers=headers)
 
     async def send_empty(self, headers: Sequence[Header], *, status: Literal[204, 304] = 204) -> None:
         """Answer with a status that has no body."""
@@ -199,6 +197,10 @@ class Exchange:
         if self._transport is not None:
             with contextlib.suppress(RuntimeError):  # closed already
                 self._transport.abort()
+
+    async def _send_whole(self, kind: Header, data: bytes, status: int = 200, headers: Sequence[Header] = ()) -> None:
+        await self._start(status, [kind, (b"content-length", b"%d" % len(data)), *headers])
+        await self._write({"type": "http.response.body", "body": data})
 
     async def _start(self, status: int, headers: list[Header]) -> None:
         self.started = True
