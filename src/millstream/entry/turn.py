@@ -132,7 +132,8 @@ def plan(wish: Wish, service: Service) -> Turn:
     if not wish.separate_reasoning and service.text.parsers.reasoning is not None:  # which may speak of calls
         name = fields.separate_reasoning
         raise RequestError(f"{name} must not be false where there are tools.", param=name)
-    return Turn(wish, service, tools_of(wish.tools, max_calls=None if wish.parallel else 1), tool_format)
+    callable_ = [tool for tool in wish.tools if choice.names is None or tool.name in choice.names]
+    return Turn(wish, service, tools_of(callable_, max_calls=None if wish.parallel else 1), tool_format)
 
 
 def _check_choice(wish: Wish) -> None:
