@@ -88,6 +88,7 @@ class _Process:
             has_started=config.is_successor,
             read_all=self._inbox.deliver_all,
             export=None if self._export is None else self._export.add,
+            tell=control.note,
         )
         self._server = EntryServer(App(self._service), self._config)
 

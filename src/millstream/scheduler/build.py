@@ -13,6 +13,7 @@ from millstream.kv.pool import SHOWN_TOKENS, KVPool
 from millstream.messages import EngineInfo
 from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
+from millstream.scheduler.meter import Meter
 from millstream.scheduler.order import Order
 from millstream.scheduler.output import ToDetokenizer
 from millstream.scheduler.scheduler import Scheduler
@@ -45,8 +46,9 @@ def build_scheduler(
     tokenizer: Tokenizer,
     to_detokenizer: ToDetokenizer,
     to_entry: Callable[[int], Sender],
+    meter: Meter | None = None,
 ) -> Scheduler:
-    """A scheduler of `executor` with empty books."""
+    """A scheduler of `executor` with empty books, which counts in `meter`."""
     return Scheduler(
         executor=executor,
         tokenizer=tokenizer,
@@ -76,6 +78,7 @@ def build_scheduler(
         grammars=GrammarCompiler(vocabulary_of(tokenizer, engine.eos_token_ids)) if engine.has_grammars else None,
         jumps_forward=not server.disable_jump_forward,
         ledger=Ledger("scheduler", strict=server.strict_ledger),
+        meter=meter,
     )
 
 

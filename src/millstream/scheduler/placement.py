@@ -44,6 +44,8 @@ class Placement:
         self._clock = clock
         self.num_retractions = 0
         self.num_preemptions = 0  # of those
+        self.num_prompt_tokens = 0  # of requests when they were first admitted
+        self.num_cached_tokens = 0  # of those, known ones
 
     def next_work(self) -> Sequence[Work]:
         """Plan the next step and make ready for it: everybody in it has a slot, pages and a forward row."""
@@ -167,5 +169,7 @@ class Placement:
         req.is_prefilling = True
         if req.cached_tokens is None:
             req.cached_tokens = req.num_computed
+            self.num_prompt_tokens += req.num_prompt_tokens
+            self.num_cached_tokens += req.num_computed
             req.timing.admitted = self._clock()
         return lease

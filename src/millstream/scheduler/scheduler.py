@@ -35,6 +35,7 @@ from millstream.messages import (
     Length,
     PauseReq,
     ProgressOutput,
+    RadixReq,
     ReplayReq,
     ResumeReq,
     StatsReply,
@@ -52,6 +53,7 @@ from millstream.scheduler.family import Families
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.forward import run_step
 from millstream.scheduler.grammars import POLL_S, Grammars
+from millstream.scheduler.meter import Meter
 from millstream.scheduler.order import Order
 from millstream.scheduler.output import StepOutput, ToDetokenizer
 from millstream.scheduler.pace import Pace
@@ -102,6 +104,7 @@ class Scheduler:
         grammars: GrammarCompiler | None = None,
         jumps_forward: bool = True,
         ledger: Ledger | None = None,
+        meter: Meter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._executor = executor
@@ -145,8 +148,10 @@ class Scheduler:
             JourneysReq: self._answer_journeys,
             StatsReq: self._answer_stats,
             FlushReq: self._flush,
+            RadixReq: self._show_tree,
         }
         self._num_steps = 0
+        self._meter = meter or Meter()
         self._ledger = ledger or Ledger("scheduler")
         self._queues.watch(self._ledger)
         self._ledger.watch("pages", lambda: pool.num_owned)
@@ -320,6 +325,7 @@ class Scheduler:
                 decode += end - start
         self._pace.note_step(decode + prefill, seconds)
         self._step_cost.note_step(decode + guessed, prefill, seconds)
+        self._meter.note_step(num_rows=len(work), num_prefilled=prefill, num_decoded=decode, seconds=seconds)
 
     def _end_overdue(self) -> None:
         if not self._deadlines:
@@ -391,6 +397,7 @@ class Scheduler:
             new_ids = new_ids[: verdict.num_kept]
         new_ids, verdict, has_grammar_ended = self._grammars.follow(req, new_ids, verdict, may_jump=not is_last)
         req.token_ids += new_ids
+        self._meter.completion_tokens += len(new_ids)
         if self._speculation.is_on:
             req.num_computed += self._speculation.settle(req, new_ids)
         timing = req.timing
@@ -461,6 +468,9 @@ class Scheduler:
         num_pages = 0 if num_live else self._pool.flush()
         self._to_entry(message.entry).send(FlushReply(message.id, num_live, num_pages))
 
+    def _show_tree(self, message: RadixReq) -> None:
+        self._to_entry(message.entry).send(self._pool.view(message.id, message.max_nodes))
+
     def _answer_journeys(self, message: JourneysReq) -> None:
         requests = [live_request(req, self._stays) for req in self._live.values()]
         self._to_entry(message.entry).send(JourneysReply(message.id, requests))
@@ -471,7 +481,7 @@ class Scheduler:
 
     def _stats(self, asked: StatsReq) -> StatsReply:
         books = [] if asked.ledger is None else [self._ledger.book(asked.ledger)]
-        return StatsReply(
+        stats = StatsReply(
             id=asked.id,
             entry=asked.entry,
             scheduler_requests=len(self._live),
@@ -492,3 +502,14 @@ class Scheduler:
             accepted_draft_tokens=self._speculation.num_accepted,
             forced_tokens=self._grammars.num_forced,
         )
+        if asked.metrics:
+            measures = self._meter.measures(
+                stats,
+                self._pool,
+                self._ledger.totals(),
+                compiling=len(self._queues.compiling),
+                prompt_tokens=self._placement.num_prompt_tokens,
+                cached_tokens=self._placement.num_cached_tokens,
+            )
+            stats.measures = None if measures is None else [measures]
+        return stats
