@@ -13,6 +13,7 @@ from typing import Literal
 from millstream.errors import StartupError
 
 EMBEDDED_MODEL = "embedded"
+MetricsAccess = Literal["open", "admin", "off"]
 QUEUED_CONTEXTS = 32  # what may wait unless the options say so, in prompts of the largest size
 
 
@@ -52,6 +53,8 @@ class HttpOptions:
     """Processes that answer HTTP, all of them on the one port."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may use the server, such as `https://chat.example.com`, or `*`. Default: none (CORS)."""
+    disable_page: bool = False
+    """Do not serve the web page at `/`."""
     max_connections: int = 10_000
     """Connections that may be open; what comes on one more is refused with 429."""
     max_body_bytes: int = 32 * 1024 * 1024
@@ -78,8 +81,8 @@ class KeyOptions:
     """Keys: who may use it."""
 
     api_key: tuple[str, ...] = field(default=(), repr=False)
-    """Keys that clients must send as `Authorization: Bearer KEY`, on all routes but /health, /health_generate and
-    /ready. Default: no key."""
+    """Keys that clients must send as `Authorization: Bearer KEY`, on all routes but /health, /health_generate, /ready
+    and the files of the web page. Default: no key."""
     api_key_file: str | None = None
     """File with such keys, one a line: an option shows in the list of processes while the server starts."""
     admin_api_key: tuple[str, ...] = field(default=(), repr=False)
@@ -192,6 +195,8 @@ class TimelineOptions:
 
     max_recent_requests: int = 512
     """Requests that are kept to be looked at after their end, by all entry workers together, each its part. 0: none is."""
+    hide_timeline_text: bool = False
+    """Keep no text in timelines: else they have a few tokens of the prompt around the place where the cached prefix ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +205,9 @@ class LogOptions:
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe message to log, on stderr."""
+    metrics_access: MetricsAccess = "open"
+    """Who may read /metrics: `open`, everybody, without a key, as scrapers are used to; `admin`, with an admin's key; `off`,
+    nobody: it is not there."""
     strict_ledger: bool = False
     """Treat a ledger that does not balance as fatal, for tests; otherwise it is counted and logged."""
 
