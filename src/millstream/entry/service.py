@@ -27,6 +27,7 @@ from millstream.messages import (
     LedgerQuery,
     Measures,
     ProcessState,
+    RequestRecord,
     ServerState,
     SetLogLevel,
     WorkerReply,
@@ -79,6 +80,7 @@ class Service:
         has_started: bool = False,
         to_workers: EntryChannels | None = None,
         read_all: Callable[[], None] = lambda: None,
+        export: Callable[[RequestRecord], None] | None = None,
         tell: Callable[[Measures | SetLogLevel], bool] = lambda message: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -97,9 +99,9 @@ class Service:
         self.log_level = config.log_level
         self._tell = tell  # the supervisor
         self._news = asyncio.Event()  # set and replaced when that has spoken
+        self.recent = Recent(-(-config.max_recent_requests // config.entry_workers), export)
         self._tally = Tally("entry", tell)
         self.recorder = Recorder(self._tally)
-        self.recent = Recent(-(-config.max_recent_requests // config.entry_workers))
         self._has_started = has_started  # the server could take requests once
         self._to_scheduler = to_scheduler
         self._to_workers = to_workers  # None: there are no others

@@ -18,12 +18,13 @@ from millstream.entry.native.abort import abort_request
 from millstream.entry.native.flush import flush_cache
 from millstream.entry.native.generate import generate
 from millstream.entry.native.health import health_generate
-from millstream.entry.native.info import health, model, model_info, models, ready, root, server_info
+from millstream.entry.native.info import health, model, model_info, models, ready, server_info
 from millstream.entry.native.ledger import debug_ledger
 from millstream.entry.native.log_level import LOG_LEVEL, log_level, set_log_level
 from millstream.entry.native.metrics import metrics
 from millstream.entry.native.parse import parse_function_call, separate_reasoning
 from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, PARSE_CALLS, SCORE, SEPARATE, TOKENIZE
+from millstream.entry.native.radix import debug_radix
 from millstream.entry.native.requests import list_requests, show_request
 from millstream.entry.native.score import score
 from millstream.entry.native.tokenize import detokenize, tokenize
@@ -43,6 +44,7 @@ from millstream.entry.openai.responses.stored import (
     list_input_items,
     read_response,
 )
+from millstream.entry.page import page_file, root
 from millstream.entry.service import Service
 
 
@@ -57,7 +59,8 @@ async def openapi(exchange: Exchange, service: Service) -> None:
 
 
 ROUTES: tuple[Route, ...] = (
-    get("/", root),
+    get("/", root, access="open"),
+    get("/page/{file}", page_file, access="open"),
     get("/health", health, access="open"),
     get("/ready", ready, access="open"),
     get("/health_generate", health_generate, query=("timeout",), access="open"),
@@ -71,8 +74,9 @@ ROUTES: tuple[Route, ...] = (
     get("/log_level", log_level, access="admin"),
     post("/log_level", set_log_level, LOG_LEVEL, access="admin", is_counted=False),
     get("/debug/ledger", debug_ledger, query=("rid",), access="admin"),
+    get("/debug/radix", debug_radix, query=("max_nodes",), access="admin"),
     get("/v1/requests", list_requests),
-    get("/v1/requests/{rid}", show_request),
+    get("/v1/requests/{rid}", show_request, query=("format",)),
     get("/openapi.json", openapi),
     get("/v1/capabilities", capabilities),
     get("/v1/models", models),
