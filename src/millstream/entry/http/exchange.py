@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -157,13 +157,15 @@ class Exchange:
 
     async def send_json(self, body: Any, *, status: int = 200, headers: Sequence[Header] = ()) -> None:
         """Answer with `body` as JSON; bytes are taken as JSON already."""
-        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        await self._start(status, [JSON, (b"content-length", b"%d" % len(data)), *headers])
-        await self._write({"type": "http.response.body", "body": data})
+        await self._send_whole(JSON, body if isinstance(body, bytes) else msgspec.json.encode(body), status, headers)
 
-    async def send_empty(self, headers: Sequence[Header]) -> None:
-        """Answer with 204, which has no body."""
-        await self._start(204, list(headers))
+    async def send_text(self, body: bytes, content_type: str, *, headers: Sequence[Header] = ()) -> None:
+        """Answer with something else than JSON."""
+        await self._send_whole((b"content-type", content_type.encode("ascii")), body, headers=headers)
+
+    async def send_empty(self, headers: Sequence[Header], *, status: Literal[204, 304] = 204) -> None:
+        """Answer with a status that has no body."""
+        await self._start(status, list(headers))
         await self._write({"type": "http.response.body", "body": b""})
 
     async def send_failure(self, failure: Failure, *, headers: Sequence[Header] = ()) -> None:
@@ -195,6 +197,10 @@ class Exchange:
         if self._transport is not None:
             with contextlib.suppress(RuntimeError):  # closed already
                 self._transport.abort()
+
+    async def _send_whole(self, kind: Header, data: bytes, status: int = 200, headers: Sequence[Header] = ()) -> None:
+        await self._start(status, [kind, (b"content-length", b"%d" % len(data)), *headers])
+        await self._write({"type": "http.response.body", "body": data})
 
     async def _start(self, status: int, headers: list[Header]) -> None:
         self.started = True

@@ -16,13 +16,6 @@ from millstream.ipc.address import entry_name
 from millstream.messages import WorkerReport
 
 
-async def root(exchange: Exchange, service: Service) -> None:
-    """Say who is here."""
-    await exchange.send_json(
-        {"name": "millstream", "version": __version__, "openai_base_path": "/v1", "health": "/health", "info": "/server_info"}
-    )
-
-
 async def health(exchange: Exchange, service: Service) -> None:
     """Liveness: 503 until the server is ready for the first time, then 200 as long as it lives, whatever it is busy with."""
     service.check_alive()
@@ -147,6 +140,7 @@ async def describe_live(service: Service) -> dict[str, Any]:
         "undelivered": stats.undelivered,
         "spec_draft_tokens": stats.draft_tokens,
         "spec_accepted_draft_tokens": stats.accepted_draft_tokens,
+        "forced_tokens": stats.forced_tokens,
         "stored_responses": sum(report.stored_responses for report in reports),
         "stored_response_bytes": sum(report.stored_response_bytes for report in reports),
         "evicted_responses": sum(report.evicted_responses for report in reports),
