@@ -44,6 +44,7 @@ app = App(
 # loaded when they are asked for: `serve` needs none of what they need
 app.command("millstream.cli.chat.command:app", name="chat")
 app.command("millstream.cli.bench.command:app", name="bench")
+app.command("millstream.cli.trace:app", name="trace")
 START = Group("Start", sort_key=0)
 ConfigFile = Annotated[str | None, Parameter(name="--config", group=START)]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", show_env_var=False, show_default=False)]
