@@ -78,7 +78,7 @@ def serve(
         Print the plan of --dry-run as JSON.
     """
     config = ServerConfig() if options is None else ServerConfig(**vars(options))
-    configure_logging("supervisor", config.log_level)
+    configure_logging("supervisor", config.log_level, config.log_format)
     try:
         given = sources.differences(config if path is None else dataclasses.replace(config, model=path))
         config = _resolve(config, path)
