@@ -210,7 +210,7 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(show_e
     return 0
 
 
-@app.command
+@app.command(help_epilogue=examples_text(examples.REPLAY))
 def replay(file: Annotated[Path, Parameter(show_env_var=False)], /) -> int:
     """Run a recording of `serve --record` again, and compare what it writes with what was written then.
 
