@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from millstream.grammar.writing import Frame
 from millstream.parsing.reader import EndOfText, Machine, Markers, Reader, Reading, Sink
 
 
@@ -28,7 +29,8 @@ class ReasoningFormat:
 
     `begin` and `end` are the tags; `others` open it as well. With `is_open`, a text whose prompt is not known is taken to begin
     within reasoning. With `is_anywhere`, tags are markup everywhere, and so are, outside of reasoning, `dropped` strings, which
-    frame the answer. `examples` are tests; a chat template that has all of `template_marks` speaks it.
+    frame the answer. Such a model writes `after` behind a thought and `answer` before the answer. `examples` are tests; a chat
+    template that has all of `template_marks` speaks it.
     """
 
     name: str
@@ -38,9 +40,20 @@ class ReasoningFormat:
     is_open: bool = False
     is_anywhere: bool = False
     dropped: tuple[str, ...] = ()
+    after: str = ""
+    answer: str = ""
     template_marks: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     examples: tuple[Thought, ...] = field(default=(), repr=False)
+
+    @property
+    def frame(self) -> Frame:
+        """The same, for grammars."""
+        return Frame(begin=self.begin, end=self.end, after=self.after, answer=self.answer)
+
+    def closed_by(self, prompt: str) -> bool:
+        """Whether a prompt ends in the closing tag, so that there is no reasoning after it."""
+        return prompt.rstrip().endswith(self.end)
 
     def opened_by(self, prompt: str) -> bool:
         """Whether a prompt ends in the opening tag, so that the text after it begins within reasoning."""

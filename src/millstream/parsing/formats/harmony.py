@@ -1,5 +1,6 @@
 """gpt-oss: messages in channels. `analysis` is reasoning, a recipient `functions.NAME` a call, everything else the answer."""
 
+from millstream.grammar.writing import Writing
 from millstream.parsing.forms import SPACE, WORD, Maybe, NamedJson
 from millstream.parsing.reasoning import ReasoningFormat, Thought
 from millstream.parsing.stage import Example, ToolFormat
@@ -21,6 +22,7 @@ GPT_OSS_TOOLS = ToolFormat(
         "<|start|>assistant<|channel|>analysis to=functions.",
     ),
     template_marks=("<|channel|>", "to=functions."),
+    written=(Writing(begin=_CALL, after_name=" <|constrain|>json<|message|>", end="", is_single=True),),
     examples=(
         Example(
             _CALL + 'get_weather <|constrain|>json<|message|>{"city": "Bern"}<|call|>',
@@ -46,6 +48,8 @@ GPT_OSS = ReasoningFormat(
         "<|return|>",
     ),
     template_marks=("<|channel|>analysis",),
+    after="<|start|>assistant",
+    answer="<|channel|>final<|message|>",
     examples=(
         Thought(
             "<|channel|>analysis<|message|>Two and two.<|end|><|start|>assistant<|channel|>final<|message|>Four.<|return|>",
