@@ -185,6 +185,14 @@ class LifecycleOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimelineOptions:
+    """Timelines: what /v1/requests knows of requests that have ended."""
+
+    max_recent_requests: int = 512
+    """Requests that are kept to be looked at after their end, by all entry workers together, each its part. 0: none is."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LogOptions:
     """Logging and checks."""
 
@@ -204,6 +212,7 @@ class ServerConfig(
     SchedulingOptions,
     SpeculationOptions,
     LifecycleOptions,
+    TimelineOptions,
     LogOptions,
 ):
     """Options of `millstream serve`, in groups. Each comes as a flag, an environment variable and a key of the YAML file."""
@@ -288,6 +297,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_unsent_bytes", 64 * 1024, 1 << 30),  # a connection takes as much before a row has to wait
     ("max_stored_responses", 0, 1 << 24),
     ("max_stored_response_bytes", 0, 1 << 40),
+    ("max_recent_requests", 0, 1 << 20),
     ("start_timeout_s", 1, 86400),
     ("max_restarts", 0, 1 << 20),
     ("drain_timeout_s", 0, 86400),

@@ -39,6 +39,9 @@ app = App(
     print_error=False,  # `run` does
     exit_on_error=False,
 )
+# loaded when they are asked for: `serve` needs none of what they need
+app.command("millstream.cli.chat.command:app", name="chat")
+app.command("millstream.cli.bench.command:app", name="bench")
 START = Group("Start", sort_key=0)
 ConfigFile = Annotated[str | None, Parameter(name="--config", group=START)]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", show_env_var=False, show_default=False)]

@@ -221,7 +221,9 @@ class DetokenizerManager:
             text = ""
             if not isinstance(finish, Abort):  # a stop or length would pass for a whole answer, and this one lacks text
                 finish = _undecodable(error)
+        status.started = status.started or self._clock()
         if row.timing is not None:
+            row.timing.first_detokenized = status.started
             row.timing.detokenized = self._clock()
         return TextRow(row.rid, status.slot, text, row.token_ids, row.usage, finish, row.timing, digest, row.details)
 

@@ -50,6 +50,7 @@ class DecodeStatus:
     account: Account
     pending: list[str] = field(default_factory=list)
     num_pending: int = 0  # characters in `pending`
+    started: float = 0.0  # when its first row was decoded, in seconds of the manager's clock
 
     def push(self, token_ids: list[int]) -> str:
         """Take tokens that end nothing, with nothing held back; return the text they make visible."""

@@ -51,7 +51,7 @@ class Core:
         config.check()
         source = configured_source(config)
         names = config.served_model_name or (SCRIPTED_NAMES if source is None else source.names)
-        config = dataclasses.replace(config, served_model_name=names)
+        config = dataclasses.replace(config, served_model_name=names, max_recent_requests=0)  # nobody could look at them
         tokenizer = load_configured_tokenizer(config, source)
         text = prepare_text(config, tokenizer)
         self._executor = executor or load_executor(config, source)

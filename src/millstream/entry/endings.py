@@ -11,10 +11,11 @@ import logging
 from collections.abc import Callable
 
 from millstream.entry.due_ends import DueEnds
-from millstream.entry.ending import describe_end
+from millstream.entry.ending import describe_end, record_of
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error
 from millstream.entry.generation import Generation
-from millstream.entry.registry import Registry
+from millstream.entry.recent import Recent
+from millstream.entry.registry import Live, Registry
 from millstream.entry.state import Phase, ReqState
 from millstream.errors import DeadlineExceeded, MillstreamError
 from millstream.ipc.channel import Sender
@@ -29,21 +30,38 @@ class Endings:
     """The way out of `registry` for every request."""
 
     def __init__(
-        self, *, registry: Registry, to_scheduler: Sender, entry: int, clock: Callable[[], float], grace_s: float
+        self,
+        *,
+        registry: Registry,
+        to_scheduler: Sender,
+        entry: int,
+        clock: Callable[[], float],
+        grace_s: float,
+        recent: Recent,
     ) -> None:
         self.stream_mismatches = 0  # requests whose text was not what their ids say; anything but 0 is a bug
         self.due = DueEnds(self.make, grace_s=grace_s)
+        self.unread: dict[int, Live] = {}  # by slot: those that have ended, and whose answers somebody still takes
         self._registry = registry
         self._to_scheduler = to_scheduler
         self._entry = entry
         self._clock = clock
+        self._recent = recent
 
     def abort(self, state: ReqState, generation: Generation, cause: AbortCause, failure: Failure | None = None) -> None:
-        """Lead one live request to its end: here, by `failure`, where the scheduler never saw it, else through that."""
+        """Lead one live request to its end: here, by `failure`, where the scheduler never saw it, else through that.
+
+        One of several whose call is still being prepared ends once they are sent, for its end is a row like any other's.
+        """
         if state.dispatched:
             self.ask(state, cause)
         elif state.phase is Phase.CREATED:
-            self.fail(state, generation, failure or failure_of_cause(cause))
+            state.early_abort = cause
+            if state.released:
+                self.fail(state, generation, failure or failure_of_cause(cause))
+            elif all(each.early_abort is not None for each in generation.states):
+                for each in generation.states:
+                    self.fail(each, generation, failure_of_cause(cause))
 
     def ask(self, state: ReqState, cause: AbortCause) -> None:
         """Ask the scheduler to end a request, unless it was asked before."""
@@ -108,14 +126,19 @@ class Endings:
         self._registry.remove(state, generation)
         if state.released:
             self.settle(state, generation)
+        else:
+            self.unread[state.slot] = state, generation
 
     def settle(self, state: ReqState, generation: Generation) -> None:
         """A request has ended and nobody reads its answer any more: the last that is done about it."""
+        self.unread.pop(state.slot, None)
         if state.mismatched:
             self.stream_mismatches += 1
             log.error("the text of request %s is not the text of its tokens: this is a bug, please report it", state.rid)
-        level = logging.DEBUG if generation.origin.is_probe else logging.INFO
-        log_request_end(describe_end(state, generation.origin, self._clock()), level)
+        origin, now = generation.origin, self._clock()
+        if self._recent.is_on and not origin.is_probe:
+            self._recent.add(record_of(state, generation, now))
+        log_request_end(describe_end(state, origin, now), logging.DEBUG if origin.is_probe else logging.INFO)
         state.account.settle(state.cause)
 
 

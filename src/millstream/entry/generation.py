@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from millstream.entry.caller import Caller
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.state import Phase, ReqState
 from millstream.messages import Progress, TextRow
@@ -32,9 +33,14 @@ class Origin:
     model: str
     prompt_param: str  # what the client calls its prompt
     choices_per_item: int | None = None
-    request_id: str | None = None  # of the HTTP request, only answered and logged
+    caller: Caller | None = None  # None: no HTTP request
     default_max_new_tokens: int | None = None
     is_probe: bool = False  # nobody's request: the server asks itself
+
+    @property
+    def request_id(self) -> str | None:
+        """Of the HTTP request, only answered and logged."""
+        return None if self.caller is None else self.caller.request_id
 
     def prompt_name(self, index: int) -> str:
         """What the client calls the prompt of request number `index`."""

@@ -17,6 +17,7 @@ import uvloop
 
 from millstream.checkpoint.locate import configured_source
 from millstream.config import ChildConfig, ServerConfig
+from millstream.entry import records
 from millstream.entry.failure import failure_of_cause, failure_of_death
 from millstream.entry.http.app import App
 from millstream.entry.http.server import EntryServer, raise_descriptor_limit
@@ -28,7 +29,7 @@ from millstream.ipc.channel import PullChannel, PushChannel, SenderGone
 from millstream.ipc.control import ControlLink, PeerGone
 from millstream.ipc.entries import EntryChannels
 from millstream.ipc.pulse import BEAT_S, Pulse
-from millstream.messages import Ready, ResponseReq, ServerState, Shutdown, ToEntry, WorkerReq
+from millstream.messages import Ready, RequestsReq, ResponseReq, ServerState, Shutdown, ToEntry, WorkerReq
 from millstream.text.tokenizer import load_configured_tokenizer
 
 log = logging.getLogger(__name__)
@@ -157,6 +158,9 @@ class _Process:
             return
         if isinstance(message, WorkerReq):
             asyncio.get_running_loop().call_soon(self._service.answer_worker, message)  # not while we read: it reads, too
+            return
+        if isinstance(message, RequestsReq):
+            records.answer_worker(self._service, message)
             return
         if isinstance(message, ResponseReq):
             self._service.responses.run(answer_worker(self._service, message))

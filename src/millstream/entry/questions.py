@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from millstream.entry.failure import Failure
 from millstream.errors import EngineDeadError
@@ -19,6 +19,9 @@ from millstream.messages import (
     FlushReply,
     FlushReq,
     LedgerQuery,
+    RequestRecord,
+    RequestsReply,
+    RequestsReq,
     ResponseRecord,
     ResponseReply,
     ResponseReq,
@@ -32,6 +35,8 @@ from millstream.messages.workers import ResponseAction
 
 ANSWER_TIMEOUT_S = 5.0
 WORKER_TIMEOUT_S = 2.0
+Answer = StatsReply | AbortOthersReply | FlushReply | WorkerReply | ResponseReply | RequestsReply
+ANSWERS: tuple[type, ...] = get_args(Answer)
 
 
 class Questions:
@@ -92,7 +97,17 @@ class Questions:
         reply: ResponseReply = await self._ask(to_worker, ask, WORKER_TIMEOUT_S)
         return reply.record
 
-    def answer(self, message: StatsReply | AbortOthersReply | FlushReply | WorkerReply | ResponseReply) -> None:
+    async def requests(self, to_worker: Sender, owner: str | None, name: str) -> list[RequestRecord]:
+        """Ask another entry worker for its requests: those of `owner`, or of all, and with `name` those that go by it.
+
+        Raises:
+            EngineDeadError: it does not answer.
+        """
+        ask = partial(RequestsReq, entry=self._entry, owner=owner, name=name)
+        reply: RequestsReply = await self._ask(to_worker, ask, WORKER_TIMEOUT_S)
+        return reply.records
+
+    def answer(self, message: Answer) -> None:
         """Take an answer. One that nobody waits for any more is dropped."""
         future = self._waiting.pop(message.id, None)
         if future is not None and not future.done():

@@ -16,6 +16,7 @@ from millstream.config import ServerConfig
 from millstream.entry.failure import failure_of_death
 from millstream.entry.openai.responses.store import ResponseStore
 from millstream.entry.parsers import Parsers, choose_parsers
+from millstream.entry.recent import Recent
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.errors import EngineDeadError, ModelNotFound, RequestError
 from millstream.ipc.address import entry_name, entry_number
@@ -76,6 +77,7 @@ class Service:
             max_count=config.max_stored_responses // config.entry_workers,
             max_bytes=config.max_stored_response_bytes // config.entry_workers,
         )
+        self.recent = Recent(-(-config.max_recent_requests // config.entry_workers))
         self._has_started = has_started  # the server could take requests once
         self._to_scheduler = to_scheduler
         self._to_workers = to_workers  # None: there are no others
@@ -132,6 +134,7 @@ class Service:
                 max_live=self.config.live_limit,
                 max_unsent_bytes=self.config.max_unsent_bytes,
                 ledger=Ledger(entry_name(self.entry), strict=self.config.strict_ledger),
+                recent=self.recent,
                 clock=self.clock,
             )
 

@@ -12,7 +12,7 @@ from millstream.entry.failure import Failure
 from millstream.errors import InvariantError
 from millstream.messages import FinishReason, GenerateReqInput, Received, RowDetails, TextRow, Timing, Usage
 from millstream.messages.details import joined
-from millstream.messages.finish import EndCause, end_cause
+from millstream.messages.finish import AbortCause, EndCause, end_cause
 from millstream.observe.ledger import Account, ReleaseCause
 from millstream.text.digest import digest_of
 
@@ -47,6 +47,7 @@ class ReqState:
         "abort_sent",
         "accepted",
         "account",
+        "early_abort",
         "failure",
         "finish",
         "index",
@@ -67,6 +68,7 @@ class ReqState:
         self.index = 0  # among the requests of its call
         self.phase = Phase.CREATED
         self.abort_sent = False  # at most one AbortReq, in any phase after dispatch
+        self.early_abort: AbortCause | None = None  # it was aborted before dispatch, and its call goes on
         self.accepted = False  # by the scheduler's verdict, or by a row: those come by another way and may be faster
         self.released = False  # nobody waits for rows any more
         self.input_ids: list[int] = obj.input_ids or []
@@ -198,7 +200,8 @@ class ReqState:
     def adopt_timing(self, timing: Timing) -> None:
         """Take over the stamps of the other processes from the final row, and keep our own."""
         ours = self.obj.timing
-        timing.received, timing.adapted, timing.tokenized = ours.received, ours.adapted, ours.tokenized
+        timing.received, timing.adapted = ours.received, ours.adapted
+        timing.tokenized, timing.checked = ours.tokenized, ours.checked
         timing.first_written = ours.first_written
         self.obj.timing = timing
 

@@ -98,6 +98,7 @@ class CallTokenizer:
             if spec is not None:
                 checked = await generation.unless_ended(partial(self._grammars.check, spec))
                 state.obj.sampling = msgspec.structs.replace(state.obj.sampling, grammar=checked)
+                state.obj.timing.checked = self._clock()
 
     def _finalize(self, state: ReqState, origin: Origin, call: str) -> TokenizedGenerateReqInput:
         return finalize(

@@ -20,7 +20,8 @@ from millstream.entry.failure import Failure, failure_of_rejection
 from millstream.entry.generation import Generation, Origin
 from millstream.entry.pauses import Pauses
 from millstream.entry.prompt_encoder import PromptEncoder
-from millstream.entry.questions import Questions
+from millstream.entry.questions import ANSWERS, Questions
+from millstream.entry.recent import Recent
 from millstream.entry.registry import Live, Registry
 from millstream.entry.state import Phase, ReqState
 from millstream.entry.tokenize import CallTokenizer, check_grammar, check_logprobs
@@ -29,21 +30,16 @@ from millstream.grammar.vocabulary import vocabulary_of
 from millstream.ipc.channel import Sender
 from millstream.messages import (
     AbortNotice,
-    AbortOthersReply,
     AdmissionOutput,
     BatchStrOutput,
     EngineInfo,
-    FlushReply,
     GenerateReqInput,
     LedgerQuery,
     ProgressOutput,
     ReplayReq,
-    ResponseReply,
-    StatsReply,
     TextColumns,
     TextRow,
     ToEntry,
-    WorkerReply,
     WorkerReport,
 )
 from millstream.messages.finish import AbortCause
@@ -66,6 +62,7 @@ class TokenizerManager:
         max_live: int = ServerConfig().live_limit,
         max_unsent_bytes: int = ServerConfig.max_unsent_bytes,
         ledger: Ledger | None = None,
+        recent: Recent | None = None,
         clock: Callable[[], float] = time.monotonic,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
         end_grace_s: float = END_GRACE_S,
@@ -79,7 +76,14 @@ class TokenizerManager:
         self.late_rows_dropped = 0
         self.tokens_at = 0.0  # when the last token of any request came
         self.registry = Registry(ledger=self.ledger, max_live=max_live, retry_after_s=lambda: self.retry_after_s)
-        self.endings = Endings(registry=self.registry, to_scheduler=to_scheduler, entry=entry, clock=clock, grace_s=end_grace_s)
+        self.endings = Endings(
+            registry=self.registry,
+            to_scheduler=to_scheduler,
+            entry=entry,
+            clock=clock,
+            grace_s=end_grace_s,
+            recent=Recent(0) if recent is None else recent,
+        )
         self.questions = Questions(to_scheduler=to_scheduler, entry=entry)
         self._to_scheduler = to_scheduler
         self._pauses = Pauses(to_scheduler=to_scheduler, max_unsent_bytes=max_unsent_bytes)
@@ -93,7 +97,7 @@ class TokenizerManager:
             AdmissionOutput: self._take_verdicts,
             AbortNotice: self._take_notice,
             ProgressOutput: self._take_progress,
-            **dict.fromkeys((StatsReply, AbortOthersReply, FlushReply, WorkerReply, ResponseReply), self.questions.answer),
+            **dict.fromkeys(ANSWERS, self.questions.answer),
         }
 
     async def generate_request(self, rid: str, requests: Sequence[GenerateReqInput], origin: Origin) -> Generation:
@@ -123,6 +127,8 @@ class TokenizerManager:
                 state.move(Phase.DISPATCHED)  # after the send: it says that the scheduler may hold something
                 state.drop_embeds("done")
                 self.endings.expect_deadline(state)
+                if state.early_abort is not None:
+                    self.endings.ask(state, state.early_abort)
             while not all(state.accepted for state in generation.states):
                 await generation.wait()
         except BaseException as error:

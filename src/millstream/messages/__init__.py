@@ -8,7 +8,7 @@
 | `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
 | `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply` | scheduler -> entry |
-| `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply` | entry -> entry |
+| `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply`, `RequestsReq`, `RequestsReply` | entry -> entry |
 | `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
@@ -41,6 +41,7 @@ from millstream.messages.finish import Abort, FinishReason, Length, Stop
 from millstream.messages.generate import GenerateReqInput
 from millstream.messages.ledger import Book, LedgerQuery
 from millstream.messages.replay import Delivered, Received, Replay, ReplayedRequest, ReplayReq
+from millstream.messages.requests import RequestRecord, RequestsReply, RequestsReq, TraceContext
 from millstream.messages.sampling import SamplingParams
 from millstream.messages.text_batch import BatchStrOutput, TextRow
 from millstream.messages.timing import Timing, Usage
@@ -64,6 +65,8 @@ ToEntry = (
     | WorkerReply
     | ResponseReq
     | ResponseReply
+    | RequestsReq
+    | RequestsReply
 )
 ToSupervisor = Ready | ChildError | Heartbeat
 FromSupervisor = ServerState | Shutdown
@@ -102,6 +105,9 @@ __all__ = [
     "Replay",
     "ReplayReq",
     "ReplayedRequest",
+    "RequestRecord",
+    "RequestsReply",
+    "RequestsReq",
     "ResponseRecord",
     "ResponseReply",
     "ResponseReq",
@@ -123,6 +129,7 @@ __all__ = [
     "TokenColumns",
     "TokenRow",
     "TokenizedGenerateReqInput",
+    "TraceContext",
     "Usage",
     "WorkerReply",
     "WorkerReport",

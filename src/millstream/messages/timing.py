@@ -8,16 +8,19 @@ from msgspec import Struct
 class Timing(Struct, kw_only=True, omit_defaults=True, gc=False):
     """When each stage of one request ended, in seconds of `time.monotonic()` (one clock for all processes of a machine).
 
-    Each owner fills its own stamps; 0.0 means the stage was not reached. A stage lasted from the stamp before it to its own.
+    Each owner fills its own stamps; 0.0 means the stage was not reached. `observe.timeline` says what lies between two.
     """
 
     received: float = 0.0  # entry: the HTTP body was read
     adapted: float = 0.0  # entry: protocol checked, chat template rendered
-    tokenized: float = 0.0  # entry: ids known, about to be sent
+    tokenized: float = 0.0  # entry: ids known
+    checked: float = 0.0  # entry: its grammar is known to compile; only where it has one
     queued: float = 0.0  # scheduler: taken from the socket
     admitted: float = 0.0  # scheduler: first time it got pages and a slot
     prefilled: float = 0.0  # scheduler: first token sampled
     decoded: float = 0.0  # scheduler: last token settled
+    finished: float = 0.0  # scheduler: its final row was made
+    first_detokenized: float = 0.0  # detokenizer: first row decoded
     detokenized: float = 0.0  # detokenizer: last text made
     first_written: float = 0.0  # entry: first text handed to the connection
     written: float = 0.0  # entry: last byte handed to the connection

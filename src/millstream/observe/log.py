@@ -14,10 +14,13 @@ _STAGES = (
     "received",
     "adapted",
     "tokenized",
+    "checked",
     "queued",
     "admitted",
     "prefilled",
     "decoded",
+    "finished",
+    "first_detokenized",
     "detokenized",
     "first_written",
     "written",
@@ -37,6 +40,7 @@ class RequestEnd(NamedTuple):
     timing: Timing
     ended: float  # seconds, the clock of `timing`
     request_id: str | None = None  # of the HTTP request
+    trace_id: str | None = None
 
 
 def configure_logging(process: str, level: str) -> None:
@@ -58,7 +62,7 @@ def log_request_end(end: RequestEnd, level: int = logging.INFO) -> None:
     timing = end.timing
     log.log(
         level,
-        "request %s api=%s model=%s cause=%s prompt=%d cached=%d completion=%d ttft_ms=%s total_ms=%s%s",
+        "request %s api=%s model=%s cause=%s prompt=%d cached=%d completion=%d ttft_ms=%s total_ms=%s%s%s",
         end.rid,
         end.api,
         end.model,
@@ -69,6 +73,7 @@ def log_request_end(end: RequestEnd, level: int = logging.INFO) -> None:
         _milliseconds(timing.received, timing.first_written or timing.prefilled),  # a plain answer is written only once
         _milliseconds(timing.received, timing.written or end.ended),
         f" request_id={end.request_id}" if end.request_id else "",
+        f" trace_id={end.trace_id}" if end.trace_id else "",
     )
     if log.isEnabledFor(logging.DEBUG):
         log.debug("request %s stages_ms %s", end.rid, stage_durations(timing))

@@ -433,6 +433,7 @@ class Scheduler:
         self._placement.release(req, 0 if cause == "engine_error" else req.num_computed, cause)
         req.drop_embeds(cause)
         self._families.leave(req)
+        req.timing.finished = self._clock()
         self._output.add(req, new_ids, held_back=held_back, finish=reason)
         req.account.settle(cause)
 

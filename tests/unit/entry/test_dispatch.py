@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from millstream.entry.failure import Failure, RequestFailed
-from millstream.entry.generation import Origin
+from millstream.entry.generation import Generation, Origin
+from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.errors import ContextLengthExceeded, DeadlineExceeded, DuplicateRid, RequestError
 from millstream.messages import (
     AbortReq,
@@ -17,9 +18,23 @@ from millstream.messages import (
     Stop,
 )
 from millstream.messages.details import LogprobParams
+from millstream.messages.finish import end_cause
 from tests.support.asgi import run, until
 from tests.support.engine import CONTEXT_LENGTH, TOKENIZER
 from tests.unit.entry.harness import make, request, submit, submit_admitted, submit_held
+
+
+def hold_tokenizing(manager: TokenizerManager) -> asyncio.Event:
+    """Calls are tokenised once this is set."""
+    gate = asyncio.Event()
+    tokenize = manager._call_tokenizer.tokenize
+
+    async def held(generation: Generation) -> Any:
+        await generation.unless_ended(gate.wait)
+        return await tokenize(generation)
+
+    manager._call_tokenizer.tokenize = held  # type: ignore[method-assign]
+    return gate
 
 
 def test_a_request_is_final_before_it_is_sent() -> None:
@@ -189,6 +204,44 @@ def test_cancelled_before_dispatch_leaves_locally() -> None:
             await task
         assert engine.sent == []
         assert manager.live_requests == 0
+
+    run(scenario())
+
+
+def test_one_of_several_is_aborted_before_they_are_sent_and_the_others_go_on() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        engine.answer = lambda sent: engine.accept(sent.rid)
+        gate = hold_tokenizing(manager)
+        task = asyncio.create_task(submit(manager, request("c-0"), request("c-1"), rid="c"))
+        await until(lambda: manager.live_requests > 0)
+        assert engine.sent == []
+        assert manager.abort("c-0") == manager.abort("c-0") == ["c-0"]
+        gate.set()
+        generation = await task
+        assert engine.aborts == [AbortReq("c-0", "aborted")]
+        assert [sent.rid for sent in engine.requests] == ["c-0", "c-1"]
+        engine.end("c-0", "aborted")
+        engine.row("c-1", "x", finish=Stop())
+        ends = {row.rid: row.finish for _, row in await generation.receive()}
+        assert (end_cause(ends["c-0"]), end_cause(ends["c-1"])) == ("aborted", "stop")
+        manager.release(generation)
+        assert manager.live_requests == 0
+
+    run(scenario())
+
+
+def test_all_of_several_are_aborted_before_they_are_sent() -> None:
+    async def scenario() -> None:
+        manager, engine = make()
+        hold_tokenizing(manager)
+        task = asyncio.create_task(submit(manager, request("c-0"), request("c-1"), rid="c"))
+        await until(lambda: manager.live_requests > 0)
+        assert manager.abort("c") == ["c-0", "c-1"]
+        with pytest.raises(RequestFailed) as caught:
+            await task
+        assert caught.value.failure.status == 499
+        assert (engine.sent, manager.live_requests) == ([], 0)
 
     run(scenario())
 

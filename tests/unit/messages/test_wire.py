@@ -35,6 +35,9 @@ from millstream.messages import (
     Replay,
     ReplayedRequest,
     ReplayReq,
+    RequestRecord,
+    RequestsReply,
+    RequestsReq,
     ResponseRecord,
     ResponseReply,
     ResponseReq,
@@ -55,6 +58,7 @@ from millstream.messages import (
     TokenRow,
     ToScheduler,
     ToSupervisor,
+    TraceContext,
     Usage,
     WorkerReply,
     WorkerReport,
@@ -106,6 +110,23 @@ TOKEN_ROWS = BatchTokenIDOutput(
 )
 
 
+RECORD = RequestRecord(
+    rid="c-1",
+    call="c",
+    api="chat",
+    model="m",
+    state="ended",
+    cause="stop",
+    received_at=1.5,
+    until=2.5,
+    timing=Timing(received=1.0),
+    usage=Usage(3, 4, 1),
+    request_id="req_1",
+    owner="ab",
+    trace=TraceContext("0" * 31 + "1", "0" * 15 + "2"),
+)
+
+
 @pytest.mark.parametrize(
     ("message", "types"),
     [
@@ -148,6 +169,8 @@ TOKEN_ROWS = BatchTokenIDOutput(
         pytest.param(ResponseReq(3, 1, "resp_0", "a1", "cancel"), ToEntry, id="response-request"),
         pytest.param(ResponseReply(3, ResponseRecord("a1", "completed", b"{}", b"[]")), ToEntry, id="response-reply"),
         pytest.param(ResponseReply(4, None), ToEntry, id="no-response-reply"),
+        pytest.param(RequestsReq(5, entry=3, owner="ab", name="r"), ToEntry, id="requests-req"),
+        pytest.param(RequestsReply(5, [RECORD]), ToEntry, id="requests-reply"),
         pytest.param(ProgressOutput([Progress("a", place=3), Progress("b", done=5, total=9)]), ToEntry, id="progress"),
         pytest.param(Ready(process="scheduler", engine=ENGINE), ToSupervisor, id="ready"),
         pytest.param(ChildError(process="entry", message="no port", hint="other port"), ToSupervisor, id="child-error"),

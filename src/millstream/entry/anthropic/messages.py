@@ -41,7 +41,7 @@ async def _run(exchange: Exchange, service: Service, request: MessagesRequest, r
             api="messages",
             model=model,
             prompt_param="messages",
-            request_id=exchange.request_id,
+            caller=exchange.caller,
             default_max_new_tokens=request.max_tokens,
         ),
         max_tokens=request.max_tokens,

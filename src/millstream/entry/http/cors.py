@@ -10,7 +10,7 @@ from millstream.entry.http.exchange import Exchange
 ANY = "*"
 MAX_AGE_S = 600
 _METHODS = b"GET, POST, DELETE, HEAD, OPTIONS"
-_EXPOSED = b"retry-after, request-id, x-request-id"
+_EXPOSED = b"retry-after, request-id, x-request-id, traceparent"
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2000}")
 
 

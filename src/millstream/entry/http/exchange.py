@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from millstream.entry.caller import Caller
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.http.body import decode_body
 from millstream.entry.http.dialect import dialect_of, request_id
@@ -25,6 +26,7 @@ from millstream.entry.http.errors import (
     unsupported_media_type,
 )
 from millstream.errors import RequestError
+from millstream.observe.trace_context import trace_context
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -62,10 +64,16 @@ class Exchange:
         self._send = send
         self._max_body_bytes = max_body_bytes
         self.request_id = request_id(self._headers)
+        self.trace = trace_context(self.header(b"traceparent"))
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, by its lower-case name."""
         return next((value for key, value in self._headers if key == name), None)
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks, once the app has said whose key it is."""
+        return Caller(self.request_id, self.owner, self.trace)
 
     @property
     def query(self) -> dict[str, str]:
@@ -193,6 +201,7 @@ class Exchange:
         headers += self.more_headers
         value = self.request_id.encode("ascii")
         headers += [(name, value) for name in self.dialect.id_headers]
+        headers.append((b"traceparent", self.trace.header.encode("ascii")))
         await self._write({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _write(self, message: Message) -> None:

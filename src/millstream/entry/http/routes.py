@@ -20,6 +20,7 @@ from millstream.entry.native.info import health, model, model_info, models, read
 from millstream.entry.native.ledger import debug_ledger
 from millstream.entry.native.parse import parse_function_call, separate_reasoning
 from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, PARSE_CALLS, SCORE, SEPARATE, TOKENIZE
+from millstream.entry.native.requests import list_requests, show_request
 from millstream.entry.native.score import score
 from millstream.entry.native.tokenize import detokenize, tokenize
 from millstream.entry.openai.chat import chat_completions
@@ -63,6 +64,8 @@ ROUTES: tuple[Route, ...] = (
     get("/flush_cache", flush_cache, query=("timeout",), access="admin"),
     post("/flush_cache", flush_cache, None, access="admin"),
     get("/debug/ledger", debug_ledger, query=("rid",), access="admin"),
+    get("/v1/requests", list_requests),
+    get("/v1/requests/{rid}", show_request),
     get("/openapi.json", openapi),
     get("/v1/capabilities", capabilities),
     get("/v1/models", models),

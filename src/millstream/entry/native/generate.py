@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from millstream.entry.caller import Caller
 from millstream.entry.deadline import resolve_deadline
 from millstream.entry.failure import failure_of_unasked_end
 from millstream.entry.generation import Generation, Origin
@@ -35,7 +36,7 @@ async def generate(exchange: Exchange, service: Service) -> None:
 
 async def _run(exchange: Exchange, service: Service, request: GenerateRequest, received: float) -> None:
     deadline = resolve_deadline(exchange, request.timeout, service.config.request_timeout_s, received)
-    call = await read_call(service, request, deadline, received, request_id=exchange.request_id)
+    call = await read_call(service, request, deadline, received, caller=exchange.caller)
     async with admitted(service.manager, call.rid, call.requests, call.origin) as generation:
         if request.stream:
             await stream_answer(exchange, service, generation, call.stream(service, generation))
@@ -76,7 +77,7 @@ class NativeCall(NamedTuple):
 
 
 async def read_call(
-    service: Service, request: GenerateRequest, deadline: float | None, received: float, *, request_id: str | None = None
+    service: Service, request: GenerateRequest, deadline: float | None, received: float, *, caller: Caller | None = None
 ) -> NativeCall:
     """Take a body apart that came at `received`: one request for each prompt and choice, in the server's terms.
 
@@ -93,7 +94,7 @@ async def read_call(
         model=service.text.names[0],
         prompt_param=batch.name,
         choices_per_item=batch.n if batch.is_batch else None,
-        request_id=request_id,
+        caller=caller,
         default_max_new_tokens=DEFAULT_MAX_NEW_TOKENS,
     )
     return NativeCall(request, batch, rid, requests, origin)

@@ -62,7 +62,7 @@ async def _run(exchange: Exchange, service: Service, request: ScoreRequest, rece
         )
         for index, input_ids in enumerate(prompts)
     ]
-    origin = Origin(api="score", model=model, prompt_param="items", request_id=exchange.request_id)
+    origin = Origin(api="score", model=model, prompt_param="items", caller=exchange.caller)
     async with admitted(manager, terms.rid, requests, origin) as generation:
         made = await collect(generation, failure_of_end)
         work = partial(_body, made, model, _usage(generation), apply_softmax=request.apply_softmax)

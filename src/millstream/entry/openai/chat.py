@@ -48,7 +48,7 @@ async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequ
         rid=terms.rid,
         fields=request,
         requests=requests,
-        origin=Origin(api="chat", model=model, prompt_param="messages", request_id=exchange.request_id),
+        origin=Origin(api="chat", model=model, prompt_param="messages", caller=exchange.caller),
         shape=CHAT_SHAPE,
         logprobs=logprobs,
         reading=said.reading,

@@ -74,7 +74,7 @@ async def _run(exchange: Exchange, service: Service, request: EmbeddingRequest, 
         api="embeddings",
         model=service.resolve_model(request.model),
         prompt_param="input",
-        request_id=exchange.request_id,
+        caller=exchange.caller,
     )
     check_dimensions(request.dimensions, manager.engine.hidden_size)
     inputs = parse_inputs(request.input)

@@ -124,7 +124,9 @@ def test_an_abort_of_a_batch_ends_the_encoding_of_its_texts() -> None:
         call = Call(entry.app, "/generate", {"text": [f"{number} " + "word " * 300 for number in range(50)], "rid": "r"})
         await until(lambda: tokenizer.num_encoded > 2)
         assert (await post(entry.app, "/abort_request", {"rid": "r_7"})).body == {"aborted": ["r_7"]}
-        response = await call.response()  # all of a call are admitted, or none
+        assert not call.task.done()  # the others go on
+        assert len((await post(entry.app, "/abort_request", {"rid": "r"})).body["aborted"]) == 50
+        response = await call.response()
         assert (response.status, response.error["code"]) == (499, "aborted")
         assert tokenizer.num_encoded < 50
         assert (entry.engine.sent, entry.manager.live_requests) == ([], 0)

@@ -67,7 +67,7 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
         progress=request.stream_options is not None and bool(request.stream_options.include_progress),
         logprobs=logprobs.params(),
     )
-    origin = Origin(api="responses", model=model, prompt_param="input", request_id=exchange.request_id)
+    origin = Origin(api="responses", model=model, prompt_param="input", caller=exchange.caller)
     generation = await manager.generate_request(terms.rid, [req], origin)
     kept = msgspec.json.encode(items) if request.store else b"[]"
     draft = Draft(id=response_id, request=request, model=model, items=kept)

@@ -1,0 +1,1 @@
+"""`millstream bench`: load for any OpenAI server, and what came of it."""

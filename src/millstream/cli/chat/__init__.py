@@ -1,0 +1,1 @@
+"""`millstream chat`: a conversation with any OpenAI server, in the terminal."""

@@ -1,0 +1,40 @@
+"""GET /v1/requests and /v1/requests/{rid}: what becomes of each request and what it waits for, live and for a while after."""
+
+from __future__ import annotations
+
+from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.http.exchange import Exchange
+from millstream.entry.query import read_query
+from millstream.entry.records import find_records
+from millstream.entry.service import Service
+from millstream.observe.timeline import summary, timeline
+
+_SHOWN_CHARS = 100
+
+
+async def list_requests(exchange: Exchange, service: Service) -> None:
+    """List requests, live ones first, then those that ended lately; without an admin's key only the caller's own."""
+    read_query(exchange)
+    records = await find_records(service, _owner(exchange))
+    await exchange.send_json({"object": "list", "data": [summary(record) for record in records]})
+
+
+async def show_request(exchange: Exchange, service: Service) -> None:
+    """Show one request, by its rid, its answer's id or its `X-Request-Id`: its stages, its waits, and what was cached."""
+    read_query(exchange)
+    name = exchange.parameters["rid"]
+    records = await find_records(service, _owner(exchange), name)
+    if not records:
+        raise not_found(name)
+    await exchange.send_json(timeline(records[0]))
+
+
+def not_found(name: str) -> RequestFailed:
+    """The 404 for a name that nobody goes by, or somebody else's request."""
+    message = f"No request `{name[:_SHOWN_CHARS]}` is live or was kept for this API key: it ended too long ago, or never came."
+    return RequestFailed(Failure(404, message, "invalid_request_error", "rid", "request_not_found"))
+
+
+def _owner(exchange: Exchange) -> str | None:
+    """Whose requests may be seen: everybody's by an admin."""
+    return None if exchange.is_admin else exchange.owner

@@ -1,0 +1,136 @@
+"""GET /v1/requests: live and recent requests, of one's own key, from every worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.config import ServerConfig
+from millstream.entry import records
+from millstream.messages import RequestsReq
+from tests.support.asgi import Call, Response, get, post, run, until
+from tests.support.engine import Entry, hold
+from tests.unit.entry.test_survey import workers
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+
+
+async def look(entry: Entry, path: str, key: str | None = None) -> Response:
+    return await Call(
+        entry.app, path, b"", method="GET", headers={} if key is None else {"authorization": f"Bearer {key}"}
+    ).response()
+
+
+def test_an_ended_request_is_found_by_its_rid_and_by_its_request_id() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        answer = await post(entry.app, "/v1/chat/completions", CHAT, headers={"x-request-id": "mine"})
+        (line,) = (await get(entry.app, "/v1/requests")).body["data"]
+        assert "chatcmpl-" + line["rid"] == answer.body["id"]
+        assert (line["state"], line["cause"], line["api"], line["model"]) == ("ended", "stop", "chat", "tiny")
+        assert (line["completion_tokens"], line["cached_tokens"]) == (2, 1)
+        assert line["trace_id"] == answer.headers["traceparent"].split("-")[1]
+        for name in (line["rid"], answer.body["id"], "mine"):
+            found = (await get(entry.app, f"/v1/requests/{name}")).body
+            assert found["object"] == "request"
+            assert found["rid"] == line["rid"]
+            assert [stage["name"] for stage in found["stages"]][:2] == ["template", "tokenize"]
+        assert not entry.manager.endings.unread
+
+    run(scenario())
+
+
+def test_live_requests_come_first() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        await post(entry.app, "/v1/chat/completions", CHAT)
+        entry.engine.answer = hold
+        call = Call(entry.app, "/v1/chat/completions", CHAT | {"stream": True})
+        await until(lambda: len(entry.engine.requests) == 2)
+        live, ended = (await get(entry.app, "/v1/requests")).body["data"]
+        assert (live["state"], live["cause"], ended["state"]) == ("queued", None, "ended")
+        call.disconnect()
+        await call.task
+        entry.engine.end(live["rid"])
+        first, _ = (await get(entry.app, "/v1/requests")).body["data"]
+        assert (first["rid"], first["cause"]) == (live["rid"], "client_gone")
+
+    run(scenario())
+
+
+def test_an_answer_that_its_client_does_not_take_is_still_being_written() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = hold
+        call = Call(entry.app, "/v1/chat/completions", CHAT | {"stream": True})
+        await until(lambda: len(entry.engine.requests) == 1)
+        rid = entry.engine.requests[0].rid
+        entry.engine.accept(rid)
+        await call.until(b"assistant")
+        call.stop_reading()
+        entry.engine.say("Hello", "you")(entry.engine.requests[0])
+        (line,) = (await get(entry.app, "/v1/requests")).body["data"]
+        assert (line["state"], line["cause"]) == ("writing", "stop")
+        call.read_on()
+        await call.response()
+        (line,) = (await get(entry.app, "/v1/requests")).body["data"]
+        assert line["state"] == "ended"
+
+    run(scenario())
+
+
+def test_a_client_sees_the_requests_of_its_own_key_and_an_admin_sees_all() -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(api_key=("a", "b"), admin_api_key=("boss",)))
+        await post(entry.app, "/v1/chat/completions", CHAT, headers={"authorization": "Bearer a", "x-request-id": "of-a"})
+        assert len((await look(entry, "/v1/requests", "a")).body["data"]) == 1
+        assert (await look(entry, "/v1/requests", "b")).body["data"] == []
+        assert len((await look(entry, "/v1/requests", "boss")).body["data"]) == 1
+        assert (await look(entry, "/v1/requests/of-a", "boss")).status == 200
+        refused = await look(entry, "/v1/requests/of-a", "b")
+        assert (refused.status, refused.error["code"], refused.error["param"]) == (404, "request_not_found", "rid")
+        assert (await look(entry, "/v1/requests")).status == 401
+
+    run(scenario())
+
+
+def test_a_probe_leaves_no_record_and_nothing_is_kept_where_none_is_asked_for() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        await get(entry.app, "/health_generate")
+        assert (await get(entry.app, "/v1/requests")).body["data"] == []
+        entry = Entry(ServerConfig(max_recent_requests=0))
+        await post(entry.app, "/v1/chat/completions", CHAT)
+        assert (await get(entry.app, "/v1/requests")).body["data"] == []
+
+    run(scenario())
+
+
+def test_any_worker_knows_the_requests_of_all() -> None:
+    async def scenario() -> None:
+        here, there, ways = workers()
+
+        def deliver(message: Any) -> None:
+            if isinstance(message, RequestsReq):
+                records.answer_worker(there.service, message)
+            else:
+                there.manager.handle(message)
+
+        ways.deliver[3] = deliver
+        here.engine.answer = here.engine.say("a")
+        there.engine.answer = there.engine.say("b")
+        await post(here.app, "/v1/chat/completions", CHAT, headers={"x-request-id": "one"})
+        await post(there.app, "/v1/chat/completions", CHAT, headers={"x-request-id": "two"})
+        assert [line["request_id"] for line in (await get(here.app, "/v1/requests")).body["data"]] == ["two", "one"]
+        assert (await get(here.app, "/v1/requests/two")).status == 200
+        del ways.deliver[3]
+        assert [line["request_id"] for line in (await get(here.app, "/v1/requests")).body["data"]] == ["one"]
+
+    run(scenario())
+
+
+def test_a_parameter_that_is_none_is_refused() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        assert (await Call(entry.app, "/v1/requests", b"", method="GET", query=b"x=1").response()).status == 400
+
+    run(scenario())
