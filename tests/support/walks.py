@@ -54,10 +54,10 @@ class Walker:
             if matcher.is_accepting() and (not len(ids) or step > free or drawn.random() < 0.2):
                 return text.decode()
             once_more = (once,) if once and once.encode() not in text else ()
-            if step > free and (taken := self._towards_an_end(matcher, (*once_more, *ends, *ENDS))):
+            special = ids[np.isin(ids, self.vocabulary.special_ids)] if step > free else ids[:0]
+            if step > free and not len(special) and (taken := self._towards_an_end(matcher, (*once_more, *ends, *ENDS))):
                 text += taken
                 continue
-            special = ids[np.isin(ids, self.vocabulary.special_ids)] if step > free else ids[:0]
             token_id = int(drawn.choice(special if len(special) else ids))
             assert matcher.consume_token(token_id), matcher.get_error()
             text += self.vocabulary.tokens[token_id]

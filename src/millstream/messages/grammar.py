@@ -1,4 +1,4 @@
-"""GrammarSpec: the form that a request wants its text to have."""
+"""GrammarSpec: the form that a request wants its text to have; and what marks a thought in it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,26 @@ from typing import Literal
 from msgspec import Struct
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "ebnf", "choice", "structural_tag", "turn"]
+
+
+class ThoughtMarks(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How a thought is told from the rest of an answer: its tags, and whether the prompt ended within it.
+
+    With `is_anywhere` thoughts may come after the answer has begun, too.
+    """
+
+    begin: str
+    end: str
+    is_open: bool = False
+    is_anywhere: bool = False
+
+
+class ThoughtBudget(Struct, frozen=True, kw_only=True):
+    """A thought of at most `tokens` tokens: then come `end_ids`, which write its closing tag."""
+
+    marks: ThoughtMarks
+    tokens: int
+    end_ids: tuple[int, ...]
 
 
 class GrammarSpec(Struct, frozen=True, omit_defaults=True):
@@ -21,3 +41,4 @@ class GrammarSpec(Struct, frozen=True, omit_defaults=True):
     source: str = ""
     param: str = ""  # the field it came in
     checked: str = ""
+    budget: ThoughtBudget | None = None  # of the thought that the grammar begins with
