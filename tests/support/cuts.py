@@ -10,9 +10,9 @@ from millstream.parsing.pipeline import Pipeline, Reading
 
 
 def cuts(text: str, *, draws: int = 8) -> Iterator[list[str]]:
-    """The whole text, its characters, pieces of several lengths, and random pieces."""
+    """The whole text, its characters, pieces of several lengths, and random pieces; few of them with few draws."""
     yield [text]
-    for size in (1, 2, 3, 5, 7, 16):
+    for size in (1, 2, 3, 5, 7, 16) if draws > 2 else (1, 3):
         yield [text[at : at + size] for at in range(0, len(text), size)]
     drawn = random.Random(len(text))
     for _ in range(draws):

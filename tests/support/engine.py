@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from millstream.config import ServerConfig
 from millstream.entry.http.app import App
 from millstream.entry.parsers import choose_parsers
@@ -21,7 +23,12 @@ from millstream.messages import (
     FinishReason,
     FlushReply,
     FlushReq,
+    Journey,
+    JourneysReply,
+    JourneysReq,
     Length,
+    LiveRequest,
+    Measures,
     ProcessState,
     Rejection,
     RowDetails,
@@ -79,8 +86,10 @@ class FakeEngine:
         self.sent: list[Any] = []
         self.handle: Callable[[Any], None] = lambda message: None
         self.answer: Callable[[TokenizedGenerateReqInput], None] = self.say("Hel", "lo")
+        self.live: list[LiveRequest] = []  # what it says of live requests
         self.num_live = 0  # what it says to a flush
         self.num_steps = 7
+        self.pid = 1
         self._made: dict[str, int] = {}
         self._tasks: list[asyncio.Future[None]] = []
         self._slots: dict[str, int] = {}  # of those that have had a row
@@ -95,8 +104,10 @@ class FakeEngine:
         elif isinstance(message, FlushReq):
             pages = 0 if self.num_live else 3
             asyncio.get_running_loop().call_soon(self.handle, FlushReply(message.id, self.num_live, pages))
+        elif isinstance(message, JourneysReq):
+            asyncio.get_running_loop().call_soon(self.handle, JourneysReply(message.id, list(self.live)))
         elif isinstance(message, StatsReq):
-            asyncio.get_running_loop().call_soon(self.handle, self._stats(message.id))
+            asyncio.get_running_loop().call_soon(self.handle, self._stats(message))
 
     def say(self, *pieces: str, finish: FinishReason | None = None) -> Callable[[TokenizedGenerateReqInput], None]:
         """Admit, then one row of one token for each piece; the last is final."""
@@ -159,12 +170,15 @@ class FakeEngine:
         finish: FinishReason | None = None,
         ids: list[int] | None = None,
         details: RowDetails | None = None,
+        journey: Journey | None = None,
     ) -> None:
         ids = [40 + self._made.get(rid, 0)] if ids is None else ids
         self._made[rid] = self._made.get(rid, 0) + len(ids)
         request = next((r for r in reversed(self.requests) if r.rid == rid), None)
         usage = Usage(len(request.input_ids) if request else 1, self._made[rid], cached_tokens=1)
         timing = Timing(queued=1.0, admitted=2.0, decoded=3.0) if finish is not None else None
+        if timing is not None and journey is not None:
+            timing.journey = msgspec.msgpack.encode(journey)
         if finish is not None and details is None and request is not None and request.wants_embedding:
             details = RowDetails(embedding=bytes(4 * HIDDEN_SIZE))
         is_first = rid not in self._slots
@@ -177,10 +191,11 @@ class FakeEngine:
     def end(self, rid: str, cause: Any = "client_gone", message: str = "The request was aborted.", status: int = 500) -> None:
         self.row(rid, "", finish=Abort(cause, message, status), ids=[])
 
-    def _stats(self, number: int) -> StatsReply:
+    def _stats(self, asked: StatsReq) -> StatsReply:
+        measures = [Measures(name, self.pid, [], []) for name in ("scheduler", "detokenizer")] if asked.metrics else None
         return StatsReply(
-            id=number, scheduler_requests=2, waiting=1, running=1, pages_total=64, pages_free=60, pages_cached=3,
-            steps=self.num_steps, retractions=5, preemptions=2, detokenizer_requests=1, dropped_rows=0,
+            id=asked.id, scheduler_requests=2, waiting=1, running=1, pages_total=64, pages_free=60, pages_cached=3,
+            measures=measures, steps=self.num_steps, retractions=5, preemptions=2, detokenizer_requests=1, dropped_rows=0,
         )  # fmt: skip
 
 

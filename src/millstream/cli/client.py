@@ -41,7 +41,7 @@ def split_url(url: str) -> SplitResult:
     """
     try:
         parts = urlsplit(url if "//" in url else f"http://{url}")
-        sound = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+        sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != -1  # reading a port checks it
     except ValueError as error:
         raise StartupError(f"`{url}` is not a URL of a server: {error}.", hint=f"it looks like {DEFAULT_URL}") from None
     if not sound:

@@ -15,8 +15,10 @@ from setproctitle import setproctitle
 
 from millstream import __version__
 from millstream.checkpoint.locate import SCRIPTED_NAMES, configured_source
+from millstream.cli import examples
 from millstream.cli.banner import ready_banner
 from millstream.cli.client import DEFAULT_URL, Unreachable, fetch_ok
+from millstream.cli.examples import examples_text
 from millstream.cli.keys import with_keys_of_files
 from millstream.cli.ledger import ledger_table
 from millstream.cli.options import Options, Sources
@@ -48,7 +50,7 @@ AsJson = Annotated[bool, Parameter(name="--json", negative="", show_env_var=Fals
 AllOptions = Annotated[Options | None, Parameter(name="*", consume_multiple=True, negative="", show_env_var=False)]
 
 
-@app.command
+@app.command(help_epilogue=examples_text(examples.SERVE))
 def serve(
     path: Annotated[str | None, Parameter(show_env_var=False)] = None,
     /,
@@ -98,7 +100,7 @@ def serve(
     return 0
 
 
-@app.command
+@app.command(help_epilogue=examples_text(examples.LEDGER))
 def ledger(
     *,
     url: Annotated[str, Parameter(show_env_var=False)] = DEFAULT_URL,
@@ -127,7 +129,7 @@ def ledger(
     return 0
 
 
-@app.command
+@app.command(help_epilogue=examples_text(examples.DOCTOR))
 def doctor(
     *,
     url: Annotated[str | None, Parameter(show_env_var=False)] = None,
@@ -149,7 +151,9 @@ def doctor(
         YAML file of options.
     """
     # here, for it loads what tokenizes and serves: twice the memory of a supervisor that needs none of it
-    from millstream.cli.doctor import check_installation, check_server, report
+    from millstream.cli.checks import report
+    from millstream.cli.doctor import check_server
+    from millstream.cli.preflight import check_installation
 
     config = ServerConfig() if options is None else ServerConfig(**vars(options))
     configure_logging("doctor", "warning")
@@ -171,7 +175,23 @@ def doctor(
     return 0 if ok else 1
 
 
-@app.command
+@app.command(help_epilogue=examples_text(examples.ENV))
+def env(*, as_json: AsJson = False) -> int:
+    """Show versions, processor, memory, executors and limits: what a report of a problem should have in it.
+
+    Parameters
+    ----------
+    as_json
+        Print it as JSON.
+    """
+    from millstream.cli.env import environment, environment_text
+
+    found = environment()
+    sys.stdout.write(_json(found) if as_json else environment_text(found))
+    return 0
+
+
+@app.command(help_epilogue=examples_text(examples.COMPLETION))
 def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(show_env_var=False)], /) -> int:
     """Print the completion script of a shell: `source <(millstream completion bash)`.
 

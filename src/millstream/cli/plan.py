@@ -43,6 +43,7 @@ def make_plan(config: ServerConfig, given: dict[str, tuple[Any, str]]) -> dict[s
             "what": executor.what,
             "why_not_native": executor.why_not_native,
             "threads": executor.threads,
+            "on_gpu": executor.on_gpu,
         },
         "context_length": context_length,
         "kv_cache": {
@@ -71,10 +72,14 @@ def plan_text(plan: dict[str, Any]) -> str:
     model, executor, kv, memory = plan["model"], plan["executor"], plan["kv_cache"], plan["memory"]
     concurrency, address = plan["concurrency"], plan["address"]
     why = "" if executor["why_not_native"] is None else f"; not native, because {executor['why_not_native']}"
-    pages = f"{kv['tokens']:,} tokens in {kv['pages']:,} pages of {kv['page_size']}, {kv['dtype']}, {_size(memory['kv_cache'])}"
+    pages = (
+        f"{kv['tokens']:,} tokens in {kv['pages']:,} pages of {kv['page_size']}, {kv['dtype']}, {size_text(memory['kv_cache'])}"
+    )
     facts = {
         "model": model["names"][0] if model["path"] is None else f"{model['names'][0]}, {model['path']}",
-        "": "" if model["path"] is None else f"{model['architecture']}, {model['layers']} layers, {_size(memory['weights'])}",
+        "": ""
+        if model["path"] is None
+        else f"{model['architecture']}, {model['layers']} layers, {size_text(memory['weights'])}",
         "executor": f"{executor['what']}{why}",
         "context": f"{plan['context_length']:,} tokens",
         "KV cache": f"{pages}: {kv['full_contexts']} full contexts",
@@ -82,7 +87,7 @@ def plan_text(plan: dict[str, Any]) -> str:
         "step": f"{concurrency['tokens_a_step']:,} tokens",
         "processes": ", ".join(plan["processes"]),
         "address": f"{address['host']}:{address['port'] or 'a free port'}",
-        "memory": f"about {_size(memory['total'])} of {_size(memory['machine'])}",
+        "memory": f"about {size_text(memory['total'])} of {size_text(memory['machine'])}",
     }
     lines = [f"{name.ljust(9)}  {fact}" for name, fact in facts.items() if fact]
     for name, each in plan["options"].items():
@@ -102,7 +107,8 @@ def _model(source: ModelSource | None) -> dict[str, Any]:
     }
 
 
-def _size(size: int) -> str:
+def size_text(size: int) -> str:
+    """Bytes in a form to read at a glance."""
     return f"{size / (1 << 30):,.1f} GiB" if size >= 1 << 30 else f"{size / MIB:,.0f} MiB"
 
 

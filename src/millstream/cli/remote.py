@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from millstream.cli.client import DEFAULT_URL, EventStream, ServerError, fetch_ok
+from millstream.cli.examples import examples_text
 
 
 @Parameter(name="*", show_env_var=True)
@@ -66,6 +67,6 @@ class Remote:
 
 def command_app(name: str, run: Callable[..., int], examples: str) -> App:
     """The command `millstream NAME`, which `run` is, with examples below its help."""
-    app = App(name=name, config=(), help_epilogue=f"Examples:\n\n```\n{examples.strip()}\n```")
+    app = App(name=name, config=(), help_epilogue=examples_text(examples))
     app.default(run)
     return app

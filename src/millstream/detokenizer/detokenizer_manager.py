@@ -19,6 +19,7 @@ from millstream.messages import (
     Abort,
     BatchTokenIDOutput,
     DecodeOptions,
+    Measures,
     Replay,
     ReplayedRequest,
     RowDetails,
@@ -32,7 +33,9 @@ from millstream.messages import (
 )
 from millstream.messages.columns import pack_ids, pack_slots
 from millstream.messages.finish import EndCause, end_cause
+from millstream.observe import families
 from millstream.observe.ledger import Ledger
+from millstream.observe.tally import Tally, sample
 from millstream.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -50,6 +53,7 @@ class DetokenizerManager:
         to_entry: Callable[[int], Sender],
         max_states: int = ServerConfig.max_detokenizer_states,
         ledger: Ledger | None = None,
+        tally: Tally | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer = tokenizer
@@ -60,6 +64,7 @@ class DetokenizerManager:
         self._statuses: dict[str, DecodeStatus] = {}
         self.dropped_rows = 0  # rows whose request is not known (any more)
         self._ledger = ledger or Ledger("detokenizer")
+        self._tally = tally or Tally("detokenizer")
         self._ledger.watch("decode_status", lambda: len(self._statuses))
 
     def __len__(self) -> int:
@@ -99,12 +104,25 @@ class DetokenizerManager:
 
     def _stats(self, reply: StatsReply) -> StatsReply:
         """Add our part to what the scheduler said of itself."""
+        measures = None if reply.measures is None else self._measures()
         return msgspec.structs.replace(
             reply,
             detokenizer_requests=len(self._statuses),
             dropped_rows=reply.dropped_rows + self.dropped_rows,
             ledger_mismatches=reply.ledger_mismatches + self._ledger.reconcile(),
             books=reply.books if reply.ledger is None else [*reply.books, self._ledger.book(reply.ledger)],
+            measures=None if reply.measures is None or measures is None else [*reply.measures, measures],
+        )
+
+    def _measures(self) -> Measures | None:
+        held = self._ledger.totals().items()
+        return self._tally.measures(
+            [
+                sample(families.DROPPED_ROWS, self.dropped_rows),
+                sample(families.LIVE, len(self._statuses), "detokenizer"),
+                sample(families.MISMATCHES, self._ledger.mismatches, "detokenizer"),
+                *(sample(families.HELD, amount, "detokenizer", kind) for kind, amount in held),
+            ]
         )
 
     def _open(self, options: DecodeOptions) -> Abort | None:

@@ -15,6 +15,7 @@ from millstream.ipc.entries import EntryChannels
 from millstream.ipc.pulse import Pulse
 from millstream.messages import Ready, Shutdown, ToDetokenizer
 from millstream.observe.ledger import Ledger
+from millstream.observe.tally import Tally
 from millstream.text.tokenizer import load_configured_tokenizer
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
         to_entry=to_entries,
         max_states=config.server.max_detokenizer_states,
         ledger=Ledger("detokenizer", strict=config.server.strict_ledger),
+        tally=Tally("detokenizer", control.note),
     )
     inbox.watch(control.fileno())
     gc.collect()

@@ -22,6 +22,7 @@ from millstream.ipc.channel import Sender
 from millstream.messages import Abort, AbortReq, Delivered, TextRow, Usage
 from millstream.messages.finish import AbortCause
 from millstream.observe.log import log_request_end
+from millstream.observe.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class Endings:
         registry: Registry,
         to_scheduler: Sender,
         entry: int,
+        recorder: Recorder,
         clock: Callable[[], float],
         grace_s: float,
         recent: Recent,
@@ -45,6 +47,7 @@ class Endings:
         self._registry = registry
         self._to_scheduler = to_scheduler
         self._entry = entry
+        self._recorder = recorder
         self._clock = clock
         self._recent = recent
 
@@ -138,7 +141,12 @@ class Endings:
         origin, now = generation.origin, self._clock()
         if self._recent.is_on and not origin.is_probe:
             self._recent.add(record_of(state, generation, now))
-        log_request_end(describe_end(state, origin, now), logging.DEBUG if origin.is_probe else logging.INFO)
+        end = describe_end(state, origin, now)
+        if origin.is_probe:
+            log_request_end(end, logging.DEBUG)
+        else:
+            log_request_end(end)
+            self._recorder.record(end)
         state.account.settle(state.cause)
 
 

@@ -84,6 +84,7 @@ class _Process:
             entry=config.entry,
             has_started=config.is_successor,
             read_all=self._inbox.deliver_all,
+            tell=control.note,
         )
         self._server = EntryServer(App(self._service), self._config)
 

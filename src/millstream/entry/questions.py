@@ -18,7 +18,10 @@ from millstream.messages import (
     AbortOthersReq,
     FlushReply,
     FlushReq,
+    JourneysReply,
+    JourneysReq,
     LedgerQuery,
+    LiveRequest,
     RequestRecord,
     RequestsReply,
     RequestsReq,
@@ -35,7 +38,7 @@ from millstream.messages.workers import ResponseAction
 
 ANSWER_TIMEOUT_S = 5.0
 WORKER_TIMEOUT_S = 2.0
-Answer = StatsReply | AbortOthersReply | FlushReply | WorkerReply | ResponseReply | RequestsReply
+Answer = StatsReply | AbortOthersReply | FlushReply | WorkerReply | ResponseReply | RequestsReply | JourneysReply
 ANSWERS: tuple[type, ...] = get_args(Answer)
 
 
@@ -48,13 +51,16 @@ class Questions:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._num_asked = 0
 
-    async def stats(self, timeout_s: float = ANSWER_TIMEOUT_S, *, ledger: LedgerQuery | None = None) -> StatsReply:
-        """Ask scheduler and detokenizer for their counts, in order with the data they count; with `ledger`, for their books.
+    async def stats(
+        self, timeout_s: float = ANSWER_TIMEOUT_S, *, ledger: LedgerQuery | None = None, metrics: bool = False
+    ) -> StatsReply:
+        """Ask scheduler and detokenizer for their counts, in order with the data they count; with `ledger`, for their books,
+        with `metrics` for their measures.
 
         Raises:
             EngineDeadError: no answer within `timeout_s` seconds, or one of them is gone.
         """
-        ask = partial(StatsReq, ledger=ledger, entry=self._entry)
+        ask = partial(StatsReq, ledger=ledger, entry=self._entry, metrics=metrics)
         reply: StatsReply = await self._ask(self._to_scheduler, ask, timeout_s)
         return reply
 
@@ -78,13 +84,14 @@ class Questions:
         reply: FlushReply = await self._ask(self._to_scheduler, partial(FlushReq, entry=self._entry), ANSWER_TIMEOUT_S)
         return reply
 
-    async def worker(self, to_worker: Sender, ledger: LedgerQuery | None = None) -> WorkerReport:
+    async def worker(self, to_worker: Sender, ledger: LedgerQuery | None = None, *, metrics: bool = False) -> WorkerReport:
         """Ask another entry worker how it is.
 
         Raises:
             EngineDeadError: it does not answer.
         """
-        reply: WorkerReply = await self._ask(to_worker, partial(WorkerReq, entry=self._entry, ledger=ledger), WORKER_TIMEOUT_S)
+        ask = partial(WorkerReq, entry=self._entry, ledger=ledger, metrics=metrics)
+        reply: WorkerReply = await self._ask(to_worker, ask, WORKER_TIMEOUT_S)
         return reply.report
 
     async def response(self, to_worker: Sender, response_id: str, owner: str, action: ResponseAction) -> ResponseRecord | None:
@@ -106,6 +113,15 @@ class Questions:
         ask = partial(RequestsReq, entry=self._entry, owner=owner, name=name)
         reply: RequestsReply = await self._ask(to_worker, ask, WORKER_TIMEOUT_S)
         return reply.records
+
+    async def journeys(self) -> dict[str, LiveRequest]:
+        """How far the live requests of all workers are, by rid, as the scheduler sees them.
+
+        Raises:
+            EngineDeadError: the scheduler does not answer.
+        """
+        reply: JourneysReply = await self._ask(self._to_scheduler, partial(JourneysReq, entry=self._entry), ANSWER_TIMEOUT_S)
+        return {request.rid: request for request in reply.requests}
 
     def answer(self, message: Answer) -> None:
         """Take an answer. One that nobody waits for any more is dropped."""

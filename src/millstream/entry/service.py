@@ -22,8 +22,20 @@ from millstream.errors import EngineDeadError, ModelNotFound, RequestError
 from millstream.ipc.address import entry_name, entry_number
 from millstream.ipc.channel import Sender
 from millstream.ipc.entries import EntryChannels
-from millstream.messages import EngineInfo, LedgerQuery, ProcessState, ServerState, WorkerReply, WorkerReport, WorkerReq
+from millstream.messages import (
+    EngineInfo,
+    LedgerQuery,
+    Measures,
+    ProcessState,
+    ServerState,
+    WorkerReply,
+    WorkerReport,
+    WorkerReq,
+)
+from millstream.observe import families
 from millstream.observe.ledger import Ledger
+from millstream.observe.recorder import Recorder
+from millstream.observe.tally import Tally, sample
 from millstream.text.chat_prompt import ChatPrompts
 from millstream.text.tokenizer import Tokenizer
 
@@ -64,6 +76,7 @@ class Service:
         has_started: bool = False,
         to_workers: EntryChannels | None = None,
         read_all: Callable[[], None] = lambda: None,
+        tell: Callable[[Measures], bool] = lambda measures: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -71,12 +84,15 @@ class Service:
         self.clock = clock
         self.started_at = int(time.time())
         self.processes = ServerState(processes={}).processes
+        self.lasting_measures: list[Measures] = []  # of processes that are gone, and the supervisor's
         self.draining = False
         self.proof: asyncio.Task[str | None] | None = None  # that tokens can be made: what /health_generate waits for
         self.responses = ResponseStore(
             max_count=config.max_stored_responses // config.entry_workers,
             max_bytes=config.max_stored_response_bytes // config.entry_workers,
         )
+        self._tally = Tally("entry", tell)
+        self.recorder = Recorder(self._tally)
         self.recent = Recent(-(-config.max_recent_requests // config.entry_workers))
         self._has_started = has_started  # the server could take requests once
         self._to_scheduler = to_scheduler
@@ -101,6 +117,7 @@ class Service:
             if self._to_workers is not None and (number := entry_number(name)) is not None:
                 self._to_workers.forget(number)
         self.processes = state.processes
+        self.lasting_measures = state.measures
         self._engine = self._engine or state.engine
         self._make_manager()
         self._has_started = self._has_started or all(process.state == "READY" for process in state.processes.values())
@@ -134,6 +151,7 @@ class Service:
                 max_live=self.config.live_limit,
                 max_unsent_bytes=self.config.max_unsent_bytes,
                 ledger=Ledger(entry_name(self.entry), strict=self.config.strict_ledger),
+                recorder=self.recorder,
                 recent=self.recent,
                 clock=self.clock,
             )
@@ -153,10 +171,11 @@ class Service:
         """Tell another worker how this one is, once all that was sent to this one is read."""
         self._read_all()
         if self._manager is not None:
-            self.to_worker(message.entry).send(WorkerReply(message.id, self.report(message.ledger)))
+            report = self.report(message.ledger, metrics=message.metrics)
+            self.to_worker(message.entry).send(WorkerReply(message.id, report))
 
-    def report(self, ledger: LedgerQuery | None = None) -> WorkerReport:
-        """How this worker is; with `ledger`, with its book.
+    def report(self, ledger: LedgerQuery | None = None, *, metrics: bool = False) -> WorkerReport:
+        """How this worker is; with `ledger`, with its book; with `metrics`, with its measures.
 
         Raises:
             EngineDeadError: it is still loading.
@@ -169,7 +188,26 @@ class Service:
             stored_responses=len(store),
             stored_response_bytes=store.bytes,
             evicted_responses=store.evicted,
+            measures=self.measures() if metrics else None,
         )
+
+    def measures(self) -> Measures | None:
+        """All that this worker counts; None: it cannot tell now."""
+        store, manager = self.responses, self._manager
+        more = [
+            sample(families.STORED, len(store)),
+            sample(families.STORED_BYTES, store.bytes),
+            sample(families.EVICTED, store.evicted),
+        ]
+        if manager is not None:
+            more += [
+                sample(families.LIVE, manager.live_requests, "entry"),
+                sample(families.LATE_ROWS, manager.late_rows_dropped),
+                sample(families.STREAM_MISMATCHES, manager.endings.stream_mismatches),
+                sample(families.MISMATCHES, manager.ledger.reconcile(), "entry"),
+                *(sample(families.HELD, amount, "entry", kind) for kind, amount in manager.ledger.totals().items()),
+            ]
+        return self._tally.measures(more)
 
     @property
     def started(self) -> TokenizerManager | None:

@@ -57,6 +57,7 @@ class ReqState:
         "obj",
         "phase",
         "released",
+        "row_at",
         "shortcut",
         "slot",
     )
@@ -71,6 +72,7 @@ class ReqState:
         self.early_abort: AbortCause | None = None  # it was aborted before dispatch, and its call goes on
         self.accepted = False  # by the scheduler's verdict, or by a row: those come by another way and may be faster
         self.released = False  # nobody waits for rows any more
+        self.row_at = 0.0  # when its last row came; 0.0 before the first
         self.input_ids: list[int] = obj.input_ids or []
         self.num_tokens = 0  # made so far, as far as their rows have come
         # takes text and ids of a row that ends nothing, as it comes, and wakes nobody; False, and not taken: it cannot now
@@ -199,10 +201,7 @@ class ReqState:
 
     def adopt_timing(self, timing: Timing) -> None:
         """Take over the stamps of the other processes from the final row, and keep our own."""
-        ours = self.obj.timing
-        timing.received, timing.adapted = ours.received, ours.adapted
-        timing.tokenized, timing.checked = ours.tokenized, ours.checked
-        timing.first_written = ours.first_written
+        keep_own_stamps(timing, self.obj.timing)
         self.obj.timing = timing
 
     @property
@@ -223,3 +222,10 @@ class ReqState:
         self._row = None
         self._texts.clear()
         self._details.clear()
+
+
+def keep_own_stamps(timing: Timing, ours: Timing) -> None:
+    """Put the entry's stamps, which are in `ours`, into what came back from the other processes."""
+    timing.received, timing.adapted = ours.received, ours.adapted
+    timing.tokenized, timing.checked = ours.tokenized, ours.checked
+    timing.first_written = ours.first_written

@@ -57,7 +57,7 @@ def tell(thinking: Thinking, reasoning: ReasoningFormat | None, variables: froze
     effort, budget = thinking.effort, thinking.budget
     is_enabled = thinking.is_enabled
     if effort is not None and EFFORT in variables:
-        lowest = "low" if reasoning.is_anywhere else effort  # what gpt-oss was taught begins there
+        lowest = "low" if reasoning.frames is not None else effort  # what gpt-oss was taught begins there
         kwargs[EFFORT] = lowest if effort in ("none", "minimal") else effort
     elif effort is not None and budget is None:
         budget = BUDGETS.get(effort)

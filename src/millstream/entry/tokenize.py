@@ -22,6 +22,7 @@ from millstream.messages import EngineInfo, GenerateReqInput, TokenizedGenerateR
 from millstream.messages.details import LogprobParams, verify_prompt_values
 from millstream.messages.grammar import GrammarSpec
 from millstream.messages.sampling import verify_token_ids
+from millstream.observe.recorder import Recorder
 
 EMBEDS_NAMESPACE = "embeds:"  # how the namespace of a prompt of embeddings begins, and of no other
 
@@ -37,6 +38,7 @@ class CallTokenizer:
         *,
         num_ids: int,
         entry: int,
+        recorder: Recorder,
         clock: Callable[[], float],
         new_seed: Callable[[], int],
     ) -> None:
@@ -45,6 +47,7 @@ class CallTokenizer:
         self._engine = engine
         self._num_ids = num_ids
         self._entry = entry
+        self._recorder = recorder
         self._clock = clock
         self._new_seed = new_seed
 
@@ -96,7 +99,15 @@ class CallTokenizer:
         for state in generation.states:
             spec = state.obj.sampling.grammar
             if spec is not None:
-                checked = await generation.unless_ended(partial(self._grammars.check, spec))
+                started, result = self._clock(), "failed"
+                try:
+                    checked = await generation.unless_ended(partial(self._grammars.check, spec))
+                    result = "ok"
+                except RequestError:
+                    result = "refused"
+                    raise
+                finally:
+                    self._recorder.grammar(result, self._clock() - started)
                 state.obj.sampling = msgspec.structs.replace(state.obj.sampling, grammar=checked)
                 state.obj.timing.checked = self._clock()
 

@@ -44,6 +44,8 @@ from millstream.messages import (
 )
 from millstream.messages.finish import AbortCause
 from millstream.observe.ledger import Ledger
+from millstream.observe.recorder import Recorder
+from millstream.observe.tally import Tally
 from millstream.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,7 @@ class TokenizerManager:
         max_live: int = ServerConfig().live_limit,
         max_unsent_bytes: int = ServerConfig.max_unsent_bytes,
         ledger: Ledger | None = None,
+        recorder: Recorder | None = None,
         recent: Recent | None = None,
         clock: Callable[[], float] = time.monotonic,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
@@ -76,10 +79,13 @@ class TokenizerManager:
         self.late_rows_dropped = 0
         self.tokens_at = 0.0  # when the last token of any request came
         self.registry = Registry(ledger=self.ledger, max_live=max_live, retry_after_s=lambda: self.retry_after_s)
+        recorder = recorder or Recorder(Tally("entry"))
+        self._row_gap = recorder.row_gap
         self.endings = Endings(
             registry=self.registry,
             to_scheduler=to_scheduler,
             entry=entry,
+            recorder=recorder,
             clock=clock,
             grace_s=end_grace_s,
             recent=Recent(0) if recent is None else recent,
@@ -90,7 +96,14 @@ class TokenizerManager:
         self._entry = entry  # the number of this worker
         self._clock = clock
         self._call_tokenizer = CallTokenizer(
-            self.prompts, self.grammars, engine, num_ids=tokenizer.vocab_size, entry=entry, clock=clock, new_seed=new_seed
+            self.prompts,
+            self.grammars,
+            engine,
+            num_ids=tokenizer.vocab_size,
+            entry=entry,
+            recorder=recorder,
+            clock=clock,
+            new_seed=new_seed,
         )
         self._handlers: dict[type, Callable[[Any], None]] = {
             BatchStrOutput: self._take_texts,
@@ -218,11 +231,12 @@ class TokenizerManager:
                 self.endings.fail(*live, failure_of_rejection(rejection))
 
     def _take_texts(self, texts: BatchStrOutput) -> None:
+        now = self._clock()
         if texts.columns or any(row.token_ids for row in texts.rows):
-            self.tokens_at = self._clock()
+            self.tokens_at = now
         for columns in texts.columns:
-            self._take_columns(columns)
-        self._take_rows(texts.rows)
+            self._take_columns(columns, now)
+        self._take_rows(texts.rows, now)
 
     def _take_notice(self, notice: AbortNotice) -> None:
         for slot in notice.slots:
@@ -234,22 +248,31 @@ class TokenizerManager:
             if (live := self.registry.by_rid.get(progress.rid)) is not None:
                 live[1].note_progress(progress)
 
-    def _take_columns(self, columns: TextColumns) -> None:
+    def _take_columns(self, columns: TextColumns, now: float) -> None:
         by_slot = self.registry.by_slot
+        before, num_rows = 0.0, 0  # rows in turn whose requests had their last ones together, as those of a step have
         for slot, text, token_ids in columns.rows():
             live = by_slot.get(slot)
             if live is None:
                 self.late_rows_dropped += 1
                 continue
             state = live[0]
+            if state.row_at != before:
+                if before:
+                    self._row_gap.observe(now - before, num_rows)
+                before, num_rows = state.row_at, 0
+            num_rows += 1
+            state.row_at = now
             try:
                 if not state.hand_on(text, token_ids):
                     self._queue(*live, TextRow(state.rid, slot, text, token_ids, None))
             except Exception:
                 log.exception("a row of %s could not be delivered", state.rid)
                 self.endings.fail_row(TextRow(state.rid, slot, text, token_ids, None))
+        if before:
+            self._row_gap.observe(now - before, num_rows)
 
-    def _take_rows(self, rows: Sequence[TextRow]) -> None:
+    def _take_rows(self, rows: Sequence[TextRow], now: float) -> None:
         finals: list[str] = []
         for row in rows:
             live = self.registry.by_slot.get(row.slot)
@@ -258,6 +281,10 @@ class TokenizerManager:
                 continue
             if row.finish is not None:
                 finals.append(row.rid)
+            if row.token_ids:
+                if live[0].row_at:
+                    self._row_gap.observe(now - live[0].row_at)
+                live[0].row_at = now
             try:
                 self._take_row(*live, row)
             except Exception:  # a fault with one row belongs to its request: the others of the step are not touched

@@ -16,10 +16,13 @@ from millstream.parsing.forms import MAX_NAME_CHARS
 MAX_TOOLS = 1024
 
 
+ToolName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[^\s<>\[\]{}()|`\"',;=]+$")]
+
+
 class ToolFunction(Struct, kw_only=True):
     """A function: its name, and a JSON schema of its arguments."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[^\s<>\[\]{}()|`\"',;=]+$")]
+    name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool = False  # the arguments follow `parameters` even where the model may call as it likes

@@ -117,7 +117,7 @@ class Turn:
         marks = None
         if reasoning is not None:
             marks = ThoughtMarks(
-                begin=reasoning.begin, end=reasoning.end, is_open=place == "open", is_anywhere=reasoning.is_anywhere
+                begin=reasoning.begin, end=reasoning.end, is_open=place == "open", is_anywhere=reasoning.frames is not None
             )
         return Answer(reading=self._reading(reasoning, place), grammar=self._grammar(reasoning, place, marks), marks=marks)
 

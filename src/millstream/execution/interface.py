@@ -64,7 +64,10 @@ class ForwardRow:
 
 @dataclass(slots=True)
 class ForwardBatch:
-    """The rows of one step: any mix of prefill chunks (end - start > 1) and decodes (end - start == 1, and perhaps a draft)."""
+    """The rows of one step: any mix of prefill chunks and decodes.
+
+    A decode has one position to compute and perhaps a draft, or several where a grammar forced what stands there.
+    """
 
     rows: list[ForwardRow]
 

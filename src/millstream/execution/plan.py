@@ -22,6 +22,8 @@ class ExecutorPlan:
     kv_dtype: str
     kv_bytes_per_token: int
     weight_bytes: int
+    on_gpu: bool = False
+    """Weights and KV are in a GPU's memory."""
     why_not_native: str | None = None
     """Where `auto` would have had the native executor."""
 

@@ -150,6 +150,14 @@ def is_biased(row: ForwardRow) -> bool:
 
 def adjusted(logits: Floats, row: ForwardRow, made: Sequence[int]) -> Floats:
     """Return a copy with penalties, bias, bans and the mask."""
+    logits = biased(logits, row, made)
+    if row.allowed is not None:
+        apply_mask(logits, row.allowed)
+    return logits
+
+
+def biased(logits: Floats, row: ForwardRow, made: Sequence[int]) -> Floats:
+    """Return a copy with penalties, bias and bans."""
     params = row.sampling
     logits = logits.copy()
     if params.repetition_penalty != 1.0:
@@ -165,8 +173,6 @@ def adjusted(logits: Floats, row: ForwardRow, made: Sequence[int]) -> Floats:
         logits[token_id] += np.float32(bias)
     if row.banned_token_ids and _is_ban_in_force(row, len(made)):
         logits[np.asarray(row.banned_token_ids, dtype=np.intp)] = -np.inf
-    if row.allowed is not None:
-        apply_mask(logits, row.allowed)
     return logits
 
 

@@ -46,6 +46,16 @@ class Matcher:
         self._check()
         return self._mask
 
+    def forced(self, most: int) -> list[int]:
+        """The next tokens, up to `most`, where nothing else can follow: each is the only one that its mask would allow.
+
+        Raises:
+            EngineError: the grammar has become too expensive to follow.
+        """
+        made: list[int] = self._matcher.compute_ff_tokens()
+        self._check()
+        return made[:most]
+
     def take(self, token_ids: Sequence[int]) -> None:
         """Go on behind these tokens.
 

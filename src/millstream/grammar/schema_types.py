@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 TYPES = frozenset(("string", "integer", "number", "boolean", "null", "array", "object"))
+STRING = frozenset(("string",))
 MAX_REFS = 16
 
 
-def allowed_types(schema: object, key: str) -> frozenset[str]:
-    """The JSON types that an object's schema allows for the member `key`; only strings where it does not say."""
+def allowed_types(schema: object, key: str, otherwise: frozenset[str] = STRING) -> frozenset[str]:
+    """The JSON types that an object's schema allows for the member `key`; `otherwise` where it does not say."""
     root = schema if isinstance(schema, dict) else {}
     properties = root.get("properties")
     member = properties.get(key) if isinstance(properties, dict) else None
-    return frozenset(_types(member, root, MAX_REFS)) or frozenset(("string",))
+    return frozenset(_types(member, root, MAX_REFS)) or otherwise
 
 
 def types_of(value: object) -> set[str]:

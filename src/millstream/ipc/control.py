@@ -37,10 +37,13 @@ class ControlLink:
         """The descriptor to wait on for `receive`."""
         return self._socket.fileno()
 
-    def send(self, message: Any, *, must_arrive: bool = True) -> None:
+    def send(self, message: Any, *, must_arrive: bool = True) -> bool:
         """Send one message; waits while the peer's buffer is full, unless it need not arrive: then it is dropped.
 
         A peer that is gone is noticed by `receive`.
+
+        Returns:
+            Whether it was not dropped.
         """
         data = memoryview(frame(msgspec.msgpack.encode(message)))
         with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -49,9 +52,14 @@ class ControlLink:
                     data = data[self._socket.send(data) :]
                 except BlockingIOError:
                     if not must_arrive:
-                        return
+                        return False
                     self._wait_writable()
                 must_arrive = True  # a part of it is out
+        return True
+
+    def note(self, message: Any) -> bool:
+        """Send a message to a peer that keeps up; whether it does."""
+        return self.send(message, must_arrive=False)
 
     def _wait_writable(self) -> None:
         poller = select.poll()

@@ -47,4 +47,4 @@ class Pulse:
     def _beat(self) -> None:
         with contextlib.suppress(OSError, ValueError):  # the link is closed: it is over
             while not self._stopped.wait(self._beat_s):
-                self._control.send(Heartbeat(self.progress, self._is_busy), must_arrive=False)
+                self._control.note(Heartbeat(self.progress, self._is_busy))

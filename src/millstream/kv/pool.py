@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from millstream.errors import InvariantError
+from millstream.kv.divergence import diverged
 from millstream.kv.pages import Owner, PageAllocator
 from millstream.kv.radix_cache import Match, Node, RadixCache
+from millstream.messages.journey import Divergence
 from millstream.observe.ledger import Account, ReleaseCause
+
+SHOWN_TOKENS = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -31,9 +35,10 @@ class Lease:
 class KVPool:
     """Pages and prefix tree of one executor. In the namespace None nothing ever matches and nothing is kept."""
 
-    def __init__(self, *, num_pages: int, page_size: int) -> None:
+    def __init__(self, *, num_pages: int, page_size: int, num_shown: int = SHOWN_TOKENS) -> None:
         self.num_pages: Final = num_pages
         self.page_size: Final = page_size
+        self._num_shown = num_shown  # tokens of prompts on either side of the place where what is known of them ends
         self._pages = PageAllocator(num_pages)
         self._cache = RadixCache(page_size)
 
@@ -41,6 +46,11 @@ class KVPool:
     def available(self) -> int:
         """Pages that `grow` can get: free ones and those of prefixes nobody uses."""
         return self._pages.num_free + self._cache.evictable_pages
+
+    @property
+    def num_free(self) -> int:
+        """Pages that nobody owns."""
+        return self._pages.num_free
 
     @property
     def num_owned(self) -> int:
@@ -74,6 +84,17 @@ class KVPool:
         if namespace is None:
             return Match(None, [], 0, 0)
         return self._cache.match(namespace, token_ids, (len(token_ids) - 1 if most is None else most) // self.page_size)
+
+    def diverged(self, namespace: str | None, token_ids: Sequence[int], num_known: int, num_skippable: int) -> Divergence:
+        """Why no more of `token_ids` is known than `num_known`, where `num_skippable` could be. Changes nothing."""
+        return diverged(
+            self._cache,
+            namespace,
+            token_ids,
+            num_known=num_known,
+            num_skippable=num_skippable,
+            num_shown=self._num_shown,
+        )
 
     def open(self, account: Account, namespace: str | None, token_ids: Sequence[int], most: int | None = None) -> Lease:
         """Start a lease on what `match` finds, with no pages of its own yet. Mutates: pins that prefix."""

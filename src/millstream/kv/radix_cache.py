@@ -11,11 +11,15 @@ ancestors, so whatever is not pinned can be evicted leaf by leaf, and `evictable
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from millstream.errors import InvariantError
+
+MAX_SIBLINGS = 128  # children of one node that are looked at to explain a miss
+MAX_EVICTED = 4096  # pages that are remembered after their eviction
 
 Key = tuple[str | int, ...]  # namespace, then the token ids of one page
 
@@ -53,7 +57,8 @@ class RadixCache:
     """
 
     def __init__(self, page_size: int) -> None:
-        self._page_size = page_size
+        self.page_size: Final = page_size
+        self._evicted: OrderedDict[int, None] = OrderedDict()  # hashes of pages that made room, for `was_evicted`
         self._root = Node(None, (), [], [], 0, 0)
         self._serial = 0
         self._clock = 0
@@ -137,10 +142,10 @@ class RadixCache:
             parent = self._split(known.node, known.num_in_node)
         self._clock += 1
         self._serial += 1
-        first = num_known * self._page_size
+        first = num_known * self.page_size
         new_pages = list(pages[num_known:])
         key = self._key(namespace, token_ids, num_known)
-        tokens = list(token_ids[first : first + len(new_pages) * self._page_size])
+        tokens = list(token_ids[first : first + len(new_pages) * self.page_size])
         node = Node(parent, key, tokens, new_pages, self._serial, self._clock)
         parent.children[key] = node
         walk: Node | None = parent
@@ -169,8 +174,9 @@ class RadixCache:
                 continue
             take = min(len(node.pages), count - len(evicted))
             evicted += node.pages[-take:]
+            self._remember(node, len(node.pages) - take)
             del node.pages[-take:]
-            del node.tokens[-take * self._page_size :]
+            del node.tokens[-take * self.page_size :]
             if node.pages:
                 self._queue(node)
             else:
@@ -179,6 +185,26 @@ class RadixCache:
         self.num_pages -= len(evicted)
         self.evictable_pages -= len(evicted)
         return evicted
+
+    def beyond(self, match: Match, namespace: str, num_tokens: int) -> list[Sequence[int]]:
+        """What is known where `match` ends and goes on otherwise: `num_tokens` tokens or more of each prefix, the newest first;
+        of many, some. Changes nothing.
+        """
+        node = match.node or self._root
+        if match.num_in_node < len(node.pages):
+            start = match.num_in_node * self.page_size
+            return [node.tokens[start : start + num_tokens]]
+        children = islice(reversed(node.children.values()), MAX_SIBLINGS)
+        return [child.tokens for child in children if child.key[0] == namespace]
+
+    def was_evicted(self, namespace: str, token_ids: Sequence[int], page: int) -> bool:
+        """Whether that page of `token_ids` was known and made room lately."""
+        return hash(self._key(namespace, token_ids, page)) in self._evicted
+
+    def has_elsewhere(self, namespace: str, token_ids: Sequence[int]) -> bool:
+        """Whether the first page is known in another namespace; of many, some are looked at."""
+        tokens = tuple(token_ids[: self.page_size])
+        return any(key[1:] == tokens and key[0] != namespace for key in islice(reversed(self._root.children), MAX_SIBLINGS))
 
     def forget(self, namespace: str) -> list[int]:
         """Forget a whole namespace, in which nothing is pinned. Mutates. Returns its pages, no longer the tree's.
@@ -230,12 +256,12 @@ class RadixCache:
             if node.pins != pins[node]:
                 raise InvariantError(f"a node has {node.pins} pins, of which {pins[node]} have a holder")
             parent = node.parent
-            if not node.pages or len(node.tokens) != len(node.pages) * self._page_size:
+            if not node.pages or len(node.tokens) != len(node.pages) * self.page_size:
                 raise InvariantError("a node's tokens and pages differ")
             if (
                 parent is None
                 or parent.children.get(node.key) is not node
-                or node.key[1:] != tuple(node.tokens[: self._page_size])
+                or node.key[1:] != tuple(node.tokens[: self.page_size])
             ):
                 raise InvariantError("a node is not where its first page says")
             if parent is not self._root and (node.pins > parent.pins or node.used > parent.used):
@@ -260,12 +286,12 @@ class RadixCache:
         return _subtree(self._root)[1:]
 
     def _key(self, namespace: str, token_ids: Sequence[int], page: int) -> Key:
-        first = page * self._page_size
-        return (namespace, *token_ids[first : first + self._page_size])
+        first = page * self.page_size
+        return (namespace, *token_ids[first : first + self.page_size])
 
     def _common_pages(self, node: Node, token_ids: Sequence[int], page: int, max_pages: int) -> int:
         """How many of `node`'s pages equal those of `token_ids` from `page` on; the first is known to."""
-        size = self._page_size
+        size = self.page_size
         most = min(len(node.pages), max_pages - page)
         first = page * size
         if list(token_ids[first : first + most * size]) == node.tokens[: most * size]:
@@ -283,17 +309,25 @@ class RadixCache:
         parent = node.parent
         if parent is None:
             raise InvariantError("the root has nothing to split")
-        cut = count * self._page_size
+        cut = count * self.page_size
         self._serial += 1
         upper = Node(parent, node.key, node.tokens[:cut], node.pages[:count], self._serial, node.used)
         upper.pins = node.pins
         parent.children[node.key] = upper
         node.parent = upper
-        node.key = (node.key[0], *node.tokens[cut : cut + self._page_size])
+        node.key = (node.key[0], *node.tokens[cut : cut + self.page_size])
         node.tokens = node.tokens[cut:]
         node.pages = node.pages[count:]
         upper.children[node.key] = node
         return upper
+
+    def _remember(self, node: Node, start: int) -> None:
+        """Note the pages of a node from `start` on, which are evicted."""
+        namespace = str(node.key[0])
+        for page in range(max(start, len(node.pages) - MAX_EVICTED), len(node.pages)):
+            self._evicted[hash(self._key(namespace, node.tokens, page))] = None
+        while len(self._evicted) > MAX_EVICTED:
+            self._evicted.popitem(last=False)
 
     def _queue(self, node: Node) -> None:
         if not node.queued and not node.pins and not node.children:

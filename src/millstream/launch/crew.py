@@ -22,8 +22,10 @@ from millstream.ipc.control import PeerGone
 from millstream.launch.restart import WINDOW_S, Backoff
 from millstream.launch.spawn import NEXT, Child, spawn
 from millstream.launch.watch import Watch
-from millstream.messages import ChildError, EngineInfo, Heartbeat, ProcessState, Ready, ServerState
+from millstream.messages import ChildError, EngineInfo, Heartbeat, Measures, ProcessState, Ready, ServerState
 from millstream.messages.control import ProcessName, ProcessPhase
+from millstream.observe import families
+from millstream.observe.tally import Tally, lasting, merged
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,9 @@ class Crew:
         self._selector = selector
         self._num_entries = 0  # started so far: a worker's number is never used again
         self._posts: list[Post] = []
+        self._tally = Tally("supervisor")
+        self._restarts = self._tally.counter(families.RESTARTS)
+        self._of_the_dead: dict[ProcessName, Measures] = {}  # what they had counted, by kind
         self.engine: EngineInfo | None = None
         self._looked_at = time.monotonic()
         self._is_draining = False
@@ -77,7 +82,9 @@ class Crew:
     def publish(self) -> None:
         """Tell the entry workers how everybody is."""
         processes = {child.name: ProcessState(pid=child.pid, state=child.phase) for child in self.children()}
-        state = ServerState(processes=processes, engine=self.engine)
+        own = self._tally.measures()
+        measures = [*self._of_the_dead.values(), *([] if own is None else [own])]
+        state = ServerState(processes=processes, engine=self.engine, measures=measures)
         for child in self.children("entry"):
             if NEXT[child.phase]:  # it is not over
                 child.link.send(state)
@@ -103,6 +110,8 @@ class Crew:
             elif isinstance(message, Heartbeat):
                 if post.watch is not None:
                     post.watch.note(message, now)
+            elif isinstance(message, Measures):
+                child.measures = message
             elif isinstance(message, Ready) and child.phase == "STARTING":
                 child.move("READY")
                 if self.has_started:
@@ -139,6 +148,7 @@ class Crew:
                 post.restart_at = None
                 post.watch = None
                 post.child = self._spawn(post.kind)
+                self._restarts.add(1, post.kind)
                 self._selector.register(post.child.link, selectors.EVENT_READ, post)
                 self.publish()
 
@@ -177,12 +187,21 @@ class Crew:
     def _bury(self, child: Child, phase: ProcessPhase) -> None:
         """See a dead process off: reap it, and remove its socket, on which nobody reads any more."""
         self._selector.unregister(child.link)
-        child.link.close()
         child.reap()
+        self._keep_counts(child)
+        child.link.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(socket_path(Path(self._directory), child.name))
         child.move(phase)
         self.publish()
+
+    def _keep_counts(self, child: Child) -> None:
+        """Go on telling what a dead process had counted when it last told anybody: no count goes back."""
+        with contextlib.suppress(PeerGone):
+            child.measures = next((each for each in child.link.receive()[::-1] if isinstance(each, Measures)), child.measures)
+        if child.measures is not None:
+            known = [self._of_the_dead[child.kind]] if child.kind in self._of_the_dead else []
+            self._of_the_dead[child.kind] = merged([*known, lasting(child.measures)], child.kind)
 
     def _judge(self, child: Child, watch: Watch, now: float) -> None:
         verdict = watch.verdict(now)

@@ -16,7 +16,7 @@ from millstream.config import ChildConfig
 from millstream.errors import InvariantError
 from millstream.ipc.control import ControlLink
 from millstream.launch.child import CONFIG_LENGTH_BYTES
-from millstream.messages import ChildError, ToSupervisor
+from millstream.messages import ChildError, Measures, ToSupervisor
 from millstream.messages.control import ProcessName, ProcessPhase
 
 # Set before a child's first import of a library that reads them; what the operator has set wins. OpenMP's threads spin at
@@ -50,6 +50,7 @@ class Child:
     started_at: float = 0.0  # seconds of the monotonic clock
     phase: ProcessPhase = "STARTING"
     error: ChildError | None = field(default=None)  # its own words on why it cannot go on
+    measures: Measures | None = None  # what it had counted when it last told
 
     @property
     def pid(self) -> int:

@@ -4,12 +4,12 @@
 | --- | --- |
 | `GenerateReqInput` | adapters -> TokenizerManager (same process) |
 | `TokenizedGenerateReqInput`, `AbortReq`, `AbortOthersReq`, `PauseReq`, `ResumeReq` | entry -> scheduler |
-| `StatsReq`, `FlushReq`, `Delivered`, `ReplayReq` | entry -> scheduler |
+| `StatsReq`, `FlushReq`, `Delivered`, `ReplayReq`, `JourneysReq` | entry -> scheduler |
 | `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
-| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply` | scheduler -> entry |
+| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply`, `JourneysReply` | scheduler -> entry |
 | `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply`, `RequestsReq`, `RequestsReply` | entry -> entry |
-| `Ready`, `ChildError`, `Heartbeat` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
+| `Ready`, `ChildError`, `Heartbeat`, `Measures` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
 
 from millstream.messages.columns import TextColumns, TokenColumns
@@ -39,7 +39,9 @@ from millstream.messages.control import (
 from millstream.messages.details import LogprobParams, Logprobs, RowDetails
 from millstream.messages.finish import Abort, FinishReason, Length, Stop
 from millstream.messages.generate import GenerateReqInput
+from millstream.messages.journey import Journey, JourneysReply, JourneysReq, LiveRequest
 from millstream.messages.ledger import Book, LedgerQuery
+from millstream.messages.measures import Measures
 from millstream.messages.replay import Delivered, Received, Replay, ReplayedRequest, ReplayReq
 from millstream.messages.requests import RequestRecord, RequestsReply, RequestsReq, TraceContext
 from millstream.messages.sampling import SamplingParams
@@ -50,7 +52,16 @@ from millstream.messages.tokenized import TokenizedGenerateReqInput
 from millstream.messages.workers import ResponseRecord, ResponseReply, ResponseReq, WorkerReply, WorkerReport, WorkerReq
 
 ToScheduler = (
-    TokenizedGenerateReqInput | AbortReq | AbortOthersReq | PauseReq | ResumeReq | StatsReq | FlushReq | Delivered | ReplayReq
+    TokenizedGenerateReqInput
+    | AbortReq
+    | AbortOthersReq
+    | PauseReq
+    | ResumeReq
+    | StatsReq
+    | FlushReq
+    | Delivered
+    | ReplayReq
+    | JourneysReq
 )
 ToDetokenizer = BatchTokenIDOutput | Replay | StatsReply
 ToEntry = (
@@ -60,6 +71,7 @@ ToEntry = (
     | AbortOthersReply
     | AbortNotice
     | FlushReply
+    | JourneysReply
     | StatsReply
     | WorkerReq
     | WorkerReply
@@ -68,7 +80,7 @@ ToEntry = (
     | RequestsReq
     | RequestsReply
 )
-ToSupervisor = Ready | ChildError | Heartbeat
+ToSupervisor = Ready | ChildError | Heartbeat | Measures
 FromSupervisor = ServerState | Shutdown
 
 __all__ = [
@@ -91,10 +103,15 @@ __all__ = [
     "FromSupervisor",
     "GenerateReqInput",
     "Heartbeat",
+    "Journey",
+    "JourneysReply",
+    "JourneysReq",
     "LedgerQuery",
     "Length",
     "LogprobParams",
+    "LiveRequest",
     "Logprobs",
+    "Measures",
     "PauseReq",
     "ProcessState",
     "Progress",

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from millstream.messages.finish import AbortCause
 from millstream.messages.ledger import Book, LedgerQuery
+from millstream.messages.measures import Measures
 
 ProcessName = Literal["entry", "scheduler", "detokenizer"]
 ProcessPhase = Literal["STARTING", "READY", "DRAINING", "STOPPED", "FAILED"]
@@ -125,12 +126,13 @@ class ProgressOutput(Struct, frozen=True, tag="progress", gc=False):
 class StatsReq(Struct, frozen=True, omit_defaults=True, tag="stats_req", gc=False):
     """Ask for a snapshot. entry -> scheduler -> detokenizer -> entry as `StatsReply`, in order with the data it counts.
 
-    With `ledger` every process adds its `Book`.
+    With `ledger` every process adds its `Book`, with `metrics` its `Measures`.
     """
 
     id: int
     ledger: LedgerQuery | None = None
     entry: int = 0  # the worker that asks
+    metrics: bool = False
 
 
 class StatsReply(Struct, kw_only=True, tag="stats", gc=False):
@@ -151,11 +153,13 @@ class StatsReply(Struct, kw_only=True, tag="stats", gc=False):
     undelivered: int = 0  # ended, and their entry has not said yet that the final row arrived
     draft_tokens: int = 0  # guessed, since the scheduler's start
     accepted_draft_tokens: int = 0  # of those, guessed right
+    forced_tokens: int = 0  # appended without a draw, since grammars left nothing else
     detokenizer_requests: int = 0
     dropped_rows: int = 0
     ledger_mismatches: int = 0  # of the processes it has passed
     ledger: LedgerQuery | None = None  # as in the `StatsReq`
     books: list[Book] = []  # one of each process it has passed, where the ledger was asked for
+    measures: list[Measures] | None = None  # the same, where metrics were asked for
 
 
 class EngineInfo(Struct, frozen=True, kw_only=True):
@@ -203,10 +207,14 @@ class ProcessState(Struct, frozen=True, gc=False):
 
 
 class ServerState(Struct, frozen=True, omit_defaults=True, tag="state"):
-    """All processes by name and, once known, the engine's facts. supervisor -> entry, at every change."""
+    """All processes by name and, once known, the engine's facts. supervisor -> entry, at every change.
+
+    `measures`: what processes that are gone had counted when they last told, added up by kind, and the supervisor's own counts.
+    """
 
     processes: dict[str, ProcessState]
     engine: EngineInfo | None = None
+    measures: list[Measures] = []
 
 
 class Shutdown(Struct, frozen=True, tag="shutdown"):

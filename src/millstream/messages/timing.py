@@ -24,6 +24,7 @@ class Timing(Struct, kw_only=True, omit_defaults=True, gc=False):
     detokenized: float = 0.0  # detokenizer: last text made
     first_written: float = 0.0  # entry: first text handed to the connection
     written: float = 0.0  # entry: last byte handed to the connection
+    journey: bytes = b""  # scheduler: an encoded `Journey`, with the final row
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from millstream.messages.ledger import Book, LedgerQuery
+from millstream.messages.measures import Measures
 
 
 class WorkerReq(Struct, frozen=True, omit_defaults=True, tag="worker_req", gc=False):
@@ -15,6 +16,7 @@ class WorkerReq(Struct, frozen=True, omit_defaults=True, tag="worker_req", gc=Fa
     id: int
     entry: int  # the worker that asks
     ledger: LedgerQuery | None = None  # with it, the answer has a book
+    metrics: bool = False  # the answer has measures
 
 
 class WorkerReport(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -28,6 +30,7 @@ class WorkerReport(Struct, frozen=True, omit_defaults=True, gc=False):
     stored_responses: int = 0
     stored_response_bytes: int = 0
     evicted_responses: int = 0
+    measures: Measures | None = None
 
 
 class WorkerReply(Struct, frozen=True, tag="worker_reply", gc=False):

@@ -41,7 +41,9 @@ Kind = Literal[
     # detokenizer
     "decode_status",
 ]
-ReleaseCause = EndCause | Literal["admitted", "compiled", "retracted", "paused", "resumed", "shared", "draft", "done"]
+ReleaseCause = (
+    EndCause | Literal["admitted", "compiled", "retracted", "preempted", "paused", "resumed", "shared", "draft", "done"]
+)
 
 
 @dataclass(slots=True)

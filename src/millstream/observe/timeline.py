@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from millstream.messages import RequestRecord, Timing
+from millstream.observe.waits import reasons
 
 # what begins with each stamp, and where; it lasts until the next stamp that was reached
 _BEGINS: tuple[tuple[str, str, str], ...] = (
@@ -103,7 +104,7 @@ def summary(record: RequestRecord) -> dict[str, Any]:
 
 
 def timeline(record: RequestRecord) -> dict[str, Any]:
-    """All that is known of a request."""
+    """All that is known of a request, but for what takes a tokenizer to tell."""
     start = record.timing.received
     return {
         "object": "request",
@@ -119,8 +120,15 @@ def timeline(record: RequestRecord) -> dict[str, Any]:
             for stage in stages(record)
         ],
         "ttft": first_token(record.timing) or None,
-        "waits": [],
-        "cache": None,
+        "waits": [
+            {
+                "reason": reason.reason,
+                "start_ms": milliseconds(reason.start - start),
+                "duration_ms": milliseconds(reason.seconds),
+                "detail": reason.detail,
+            }
+            for reason in reasons(record)
+        ],
     }
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Protocol
 
 from millstream.parsing.draft import Draft, Malformed
-from millstream.parsing.literals import JSON, PYTHON, Dialect, read_string, read_value
+from millstream.parsing.literals import JSON, PYTHON, Dialect, read_string, read_value, whole_value
 from millstream.parsing.reader import EndOfText, Markers, Reader, Reading
 from millstream.parsing.values import ObjectWriter
 
@@ -22,7 +22,6 @@ MAX_NAME_CHARS = 256
 
 _NAME = re.compile(r"[^\s<>\[\]{}()|`\"',;=｜]+")
 _PYTHON_NAME = re.compile(r"[\w.\-]+")
-_KEY = re.compile(r"[^<>\n]+")
 
 
 class Calls:
@@ -53,10 +52,12 @@ class JsonObject:
 
     Arguments may be missing or null, which is `{}`, or a string that has the object in it. `in_list`: a list of such objects;
     "may": one or a list. `separator` stands between objects outside of a list, `close` after the last. With `is_strict` an
-    object that has other keys is no call: what has no opening marker may as well be an answer in JSON.
+    object that has other keys is no call: what has no opening marker may as well be an answer in JSON. `before` are parts that
+    come first.
     """
 
     close: str = ""
+    before: tuple[str | Maybe, ...] = ()
     separator: str = ""
     in_list: bool = False
     is_strict: bool = False
@@ -67,7 +68,7 @@ class JsonObject:
     def read(self, reader: Reader, calls: Calls) -> Reading[None]:
         """See `Form`."""
         draft = calls.draft
-        yield from reader.space(draft.markup)
+        yield from _parts(reader, draft, (*self.before, SPACE))
         in_list = self.in_list and (yield from reader.peek()) == "["
         if in_list:
             reader.take(draft.markup)
@@ -86,10 +87,10 @@ class JsonObject:
             elif self.separator and char == self.separator:
                 reader.take(calls.next().markup)
                 yield from reader.space(calls.draft.markup)
-            elif not (self.close and char == "{"):
-                break
-            else:
+            elif char == "{":
                 calls.next()
+            else:
+                break
         yield from reader.space(calls.draft.markup)
         yield from _maybe(reader, calls.draft, self.close)
 
@@ -126,21 +127,23 @@ class JsonObject:
 
 SPACE = " "  # any white space, or none
 WORD = "*"  # a word, or none
+ID = "#"  # a word that is the call's id
 
 
 @dataclass(frozen=True)
 class Maybe:
-    """A part of a call that may be missing."""
+    """A part of a call that may be missing, and those behind it that then are, too."""
 
     text: str
+    then: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class NamedJson:
     """A name and then an object with the arguments, among fixed parts.
 
-    `before` and `after` the name, and `end` behind the object, are fixed parts, `Maybe`s, `SPACE` and `WORD`. The name must
-    match `name`, which has the groups `name` and, where the model writes one, `id`.
+    `before` and `after` the name, and `end` behind the object, are fixed parts, `Maybe`s, `SPACE`, `WORD` and `ID`. The name
+    must match `name`, which has the groups `name` and, where the model writes one, `id`.
     """
 
     after: tuple[str | Maybe, ...]
@@ -153,7 +156,7 @@ class NamedJson:
         draft = calls.draft
         yield from _parts(reader, draft, self.before)
         name, id_ = yield from _name(reader, draft, self.name)
-        yield from _parts(reader, draft, self.after)
+        id_ = (yield from _parts(reader, draft, self.after)) or id_
         if (yield from reader.peek()) != "{":
             raise Malformed
         draft.named(name, id_)
@@ -166,7 +169,8 @@ class NamedJson:
 class Tagged:
     """A name, and a pair of tags around each argument, whose values are text that the tool's schema gives a type.
 
-    `key` and `value` are what stands before and after each; `edge` is dropped once at both ends of a value.
+    `key` and `value` are what stands before and after each; `edge` is dropped once at both ends of a value. Of `kinds`, if the
+    model writes one behind a key, the first says that a value is a string, and the second that it is JSON.
     """
 
     key: tuple[str, str]
@@ -176,10 +180,15 @@ class Tagged:
     after: tuple[str | Maybe, ...] = ()
     end: tuple[str | Maybe, ...] = ()
     edge: str = ""
+    kinds: tuple[str, str] | None = None
     _next: Markers = field(init=False, repr=False, compare=False)
+    _kinds: Markers = field(init=False, repr=False, compare=False)
+    _key: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_next", Markers([self.key[0], self.close]))
+        object.__setattr__(self, "_kinds", Markers(self.kinds or ()))
+        object.__setattr__(self, "_key", re.compile(rf"[^<>\n{re.escape(self.key[1][0])}]+"))
 
     def read(self, reader: Reader, calls: Calls) -> Reading[None]:
         """See `Form`."""
@@ -194,10 +203,12 @@ class Tagged:
         draft.named(name)
         writer = ObjectWriter(draft.schema, draft.arguments)
         while found != self.close:
-            key = yield from _word(reader, draft, _KEY)
+            key = yield from _word(reader, draft, self._key)
             yield from _expect(reader, draft, self.key[1])
+            kind = yield from reader.choice(self._kinds, draft.markup)
             yield from _parts(reader, draft, (SPACE, self.value[0]) if self.value[0] else ())
-            yield from writer.read_member(key.strip(), reader, self.value[1], self.edge)
+            is_json = self.kinds is not None and kind == self.kinds[1]
+            yield from writer.read_member(key.strip(), reader, self.value[1], self.edge, is_json=is_json)
             yield from reader.space(draft.markup)
             found = yield from reader.choice(self._next, draft.markup)
             if found is None:
@@ -209,19 +220,22 @@ class Tagged:
 
 @dataclass(frozen=True)
 class PythonCalls:
-    """Calls as Python writes them, in a list: `[f(a=1), g(b="x")]`."""
+    """Calls as Python writes them, in a list: `[f(a=1), g(b="x")]`, and `close` behind it."""
+
+    close: str = ""
+    before: tuple[str | Maybe, ...] = ()
 
     def read(self, reader: Reader, calls: Calls) -> Reading[None]:
         """See `Form`."""
-        yield from reader.space(calls.draft.markup)
-        yield from _expect(reader, calls.draft, "[")
+        yield from _parts(reader, calls.draft, (*self.before, SPACE, "["))
         while True:
             yield from self._call(reader, calls.draft)
             yield from reader.space(calls.draft.markup)
             if (yield from reader.peek()) != ",":
                 break
             reader.take(calls.next().markup)
-        yield from _expect(reader, calls.draft, "]")
+        yield from _parts(reader, calls.draft, ("]", SPACE))
+        yield from _maybe(reader, calls.draft, self.close)
 
     def _call(self, reader: Reader, draft: Draft) -> Reading[None]:
         yield from reader.space(draft.markup)
@@ -232,8 +246,9 @@ class PythonCalls:
         separator = "{"
         while (yield from reader.peek()) != ")":
             if separator == ", ":
-                yield from _expect(reader, draft, ",")
-                yield from reader.space(draft.markup)
+                yield from _parts(reader, draft, (",", SPACE))
+                if (yield from reader.peek()) == ")":
+                    break
             key = yield from _word(reader, draft, _PYTHON_NAME)
             yield from reader.space(draft.markup)
             yield from _expect(reader, draft, "=")
@@ -256,13 +271,12 @@ def _arguments(reader: Reader, draft: Draft) -> Reading[None]:
     elif char == '"':
         raw: list[str] = []
         try:
-            text = json.loads((yield from _quoted(reader, raw)))
-            is_object = isinstance(json.loads(text), dict)
-        except (ValueError, RecursionError, EndOfText):
+            text = whole_value(json.loads((yield from _quoted(reader, raw))))
+        except EndOfText:
             raise Malformed("".join(raw)) from None
         except Malformed as error:
             raise Malformed("".join(raw) + error.unread) from None
-        if not is_object:
+        if text is None or text[0] != "{":
             raise Malformed("".join(raw))
         draft.arguments(text, "".join(raw))
     else:
@@ -315,16 +329,22 @@ def _name(reader: Reader, draft: Draft, pattern: str) -> Reading[tuple[str, str 
     return match["name"], match.groupdict().get("id")
 
 
-def _parts(reader: Reader, draft: Draft, parts: tuple[str | Maybe, ...]) -> Reading[None]:
+def _parts(reader: Reader, draft: Draft, parts: tuple[str | Maybe, ...]) -> Reading[str | None]:
+    """Read `parts`; the id, if one of them is."""
+    id_ = None
     for part in parts:
         if part == SPACE:
             yield from reader.space(draft.markup)
         elif part == WORD:
             yield from reader.run(_NAME, draft.markup, limit=MAX_NAME_CHARS)
+        elif part == ID:
+            id_ = yield from _word(reader, draft, _NAME)
         elif isinstance(part, Maybe):
-            yield from _maybe(reader, draft, part.text)
+            if (yield from reader.choice(_marker(part.text), draft.markup)) is not None:
+                id_ = (yield from _parts(reader, draft, part.then)) or id_
         else:
             yield from _expect(reader, draft, part)
+    return id_
 
 
 def _maybe(reader: Reader, draft: Draft, text: str) -> Reading[None]:

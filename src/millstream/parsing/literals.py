@@ -23,6 +23,7 @@ _PLAIN = {"'": re.compile(r"[^'\\\x00-\x1f\"]+"), '"': re.compile(r"[^\"\\\x00-\
 _WORD = re.compile(r"[-+.\w]+")
 _HEX = re.compile(r"[0-9a-fA-F]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _SHORT_ESCAPES = '"\\/bfnrt'
 _PYTHON_ESCAPES = {"'": "'", "a": "\\u0007", "v": "\\u000b", "0": "\\u0000", "\n": ""}
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
@@ -81,13 +82,31 @@ def _next_place(reader: Reader, put: Put, dialect: Dialect, stack: list[str]) ->
             _bracket(reader, put)
             stack.pop()
         elif char == ",":
-            reader.take(both)
-            yield from reader.space(both)
+            if not (yield from _comma(reader, put, dialect, stack[-1])):
+                continue
             yield from _key(reader, put, dialect, stack[-1])
             return True
         else:
             raise Malformed
     return False
+
+
+def _comma(reader: Reader, put: Put, dialect: Dialect, closer: str) -> Reading[bool]:
+    """Whether a comma is followed by a place; Python's lists may end in one, which JSON has no place for."""
+    if not dialect.is_python:
+        reader.take(_both(put))
+        yield from reader.space(_both(put))
+        return True
+    taken: list[str] = []
+    try:
+        reader.take(taken.append)
+        yield from reader.space(taken.append)
+        is_last = (yield from reader.peek()) == closer
+    except EndOfText:
+        put("".join(taken), "".join(taken))
+        raise
+    put("" if is_last else "".join(taken), "".join(taken))
+    return not is_last
 
 
 def _bracket(reader: Reader, put: Put) -> None:
@@ -167,6 +186,22 @@ def _word(reader: Reader, put: Put, dialect: Dialect) -> Reading[None]:
     if text is None:
         raise Malformed(raw)
     put(text, raw)
+
+
+def whole_value(text: str, dialect: Dialect = JSON) -> str | None:
+    """All of `text`, without white space around it, as JSON; None if it is no value."""
+    stripped = text.strip()
+    reader = Reader()
+    reader.feed(f"{stripped}\n")  # whatever ends there has ended
+    reader.close()
+    written: list[str] = []
+    try:
+        next(read_value(reader, lambda json_, _: written.append(json_), dialect), None)
+    except (Malformed, EndOfText):
+        return None
+    if reader.num_read < len(stripped):
+        return None
+    return _SURROGATES.sub(lambda match: json.dumps(match[0])[1:-1], "".join(written))
 
 
 def _both(put: Put) -> Callable[[str], object]:

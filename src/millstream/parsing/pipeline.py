@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from millstream.parsing.draft import Tools
 from millstream.parsing.events import ArgumentsDelta, ContentDelta, Event, Parsed, ReasoningDelta, join
-from millstream.parsing.reasoning import ReasoningFormat, ReasoningStage
+from millstream.parsing.reasoning import ReasoningFormat, ReasoningStage, Span
 from millstream.parsing.stage import ToolFormat, ToolStage
 
 
@@ -30,7 +30,7 @@ class Reading:
     @property
     def needs_special_tokens(self) -> bool:
         """Whether the text must have the special tokens in it, which markers may be."""
-        return self.tool_format is not None or (self.reasoning is not None and self.reasoning.is_anywhere)
+        return self.tool_format is not None or (self.reasoning is not None and self.reasoning.is_special)
 
 
 class Pipeline:
@@ -61,6 +61,11 @@ class Pipeline:
         if self._tools is not None:
             self._tools.finish()
         return self._take()
+
+    @property
+    def reasoning_spans(self) -> list[Span]:
+        """Where the reasoning was in the text fed so far; what counts its tokens needs to know."""
+        return [] if self._reasoning is None else self._reasoning.spans
 
     def _think(self, text: str) -> None:
         if text:

@@ -32,18 +32,24 @@ class Markers:
                 raise ValueError(f"the marker {marker!r} is empty, or the beginning of another")
         self.pattern = re.compile("|".join(map(re.escape, self.markers)) or r"(?!)")
         self._longest = max(map(len, self.markers), default=0)
+        self._begun = re.compile(f"(?:{'|'.join(map(_beginnings, self.markers))})\\Z" if self.markers else "(?!)")
 
     def num_held(self, text: str, start: int) -> int:
         """How many characters at the end of `text[start:]` are a proper prefix of a marker, at most."""
-        for count in range(min(self._longest - 1, len(text) - start), 0, -1):
-            end = text[len(text) - count :]
-            if any(marker.startswith(end) for marker in self.markers):
-                return count
-        return 0
+        match = self._begun.search(text, max(start, len(text) - self._longest + 1))
+        return 0 if match is None else len(text) - match.start()
 
-    def may_begin(self, text: str) -> bool:
-        """Whether `text` is the beginning of a marker."""
-        return any(marker.startswith(text) for marker in self.markers)
+    def may_begin(self, text: str, start: int) -> bool:
+        """Whether all of `text[start:]` is the beginning of a marker."""
+        return len(text) - start < self._longest and any(marker.startswith(text[start:]) for marker in self.markers)
+
+
+def _beginnings(marker: str) -> str:
+    """A pattern of the proper prefixes of a marker, the longest first."""
+    pattern = ""
+    for char in reversed(marker[1:-1]):
+        pattern = f"(?:{re.escape(char)}{pattern})?"
+    return f"{re.escape(marker[0])}{pattern}" if len(marker) > 1 else "(?!)"
 
 
 class Reader:
@@ -52,10 +58,17 @@ class Reader:
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
+        self._num_dropped = 0  # characters that were read and are no longer in `_text`
         self._is_closed = False
+
+    @property
+    def num_read(self) -> int:
+        """How many characters have been consumed."""
+        return self._num_dropped + self._at
 
     def feed(self, text: str) -> None:
         """Append text."""
+        self._num_dropped += self._at
         self._text = self._text[self._at :] + text
         self._at = 0
 
@@ -116,8 +129,7 @@ class Reader:
                 self._at = match.end()
                 sink(match[0])
                 return match[0]
-            rest = self._text[self._at :]
-            if not markers.may_begin(rest):
+            if not markers.may_begin(self._text, self._at):
                 return None
             if self._is_closed:
                 self._consume(len(self._text), sink)

@@ -1,15 +1,18 @@
 """ReasoningStage: text becomes reasoning and the rest. The first stage of the pipeline.
 
-Tags are markup only until the answer begins, unless the format says otherwise: an answer may speak of them. White space beside
-a tag belongs to it. Reasoning that is not closed goes to the end of the text; a second opening tag in it is part of it.
+Tags are markup only until the answer begins, for it may speak of them. White space beside a tag belongs to it. Reasoning that
+is not closed goes to the end of the text; a second opening tag in it is part of it. Formats whose text consists of messages
+are read by `frames`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from millstream.grammar.writing import Frame
+from millstream.parsing.frames import Frames, read_frames
 from millstream.parsing.reader import EndOfText, Machine, Markers, Reader, Reading, Sink
 
 
@@ -27,19 +30,19 @@ class Thought:
 class ReasoningFormat:
     """How a family of models writes what it thinks.
 
-    `begin` and `end` are the tags; `others` open it as well. With `is_open`, a text whose prompt is not known is taken to begin
-    within reasoning. With `is_anywhere`, tags are markup everywhere, and so are, outside of reasoning, `dropped` strings, which
-    frame the answer. Such a model writes `after` behind a thought and `answer` before the answer. `examples` are tests; a chat
-    template that has all of `template_marks` speaks it.
+    `begin` and `end` are the tags, `answer_tags` those around what follows, if there are such. With `is_open`, a text whose
+    prompt is not known is taken to begin within reasoning. `is_special`: tags are special tokens. With `frames`, the text
+    consists of messages, some of which are reasoning. Models write `after` behind a thought, and `answer` before what follows.
+    `examples` are tests; a chat template that has all of `template_marks` speaks it.
     """
 
     name: str
     begin: str
     end: str
-    others: tuple[str, ...] = ()
+    answer_tags: tuple[str, str] | None = None
     is_open: bool = False
-    is_anywhere: bool = False
-    dropped: tuple[str, ...] = ()
+    is_special: bool = False
+    frames: Frames | None = None
     after: str = ""
     answer: str = ""
     template_marks: tuple[str, ...] = ()
@@ -49,7 +52,8 @@ class ReasoningFormat:
     @property
     def frame(self) -> Frame:
         """The same, for grammars."""
-        return Frame(begin=self.begin, end=self.end, after=self.after, answer=self.answer)
+        answer = self.answer or (self.answer_tags[0] if self.answer_tags is not None else "")
+        return Frame(begin=self.begin, end=self.end, after=self.after, answer=answer)
 
     def closed_by(self, prompt: str) -> bool:
         """Whether a prompt ends in the closing tag, so that there is no reasoning after it."""
@@ -60,17 +64,23 @@ class ReasoningFormat:
         return prompt.rstrip().endswith(self.begin.rstrip())
 
 
+class Span(NamedTuple):
+    """Reasoning with its tags, but for white space behind: from and up to a character of the text; None: it is still open."""
+
+    begin: int
+    end: int | None
+
+
 class ReasoningStage:
-    """The reasoning in one text: `think` gets it, `answer` gets the rest."""
+    """The reasoning in one text: `think` gets it, `answer` gets the rest. `spans` says where it was."""
 
     def __init__(self, format_: ReasoningFormat, think: Sink, answer: Sink, *, is_open: bool) -> None:
+        self.spans: list[Span] = []
         self._format = format_
         self._think = think
         self._answer = answer
         self._is_open = is_open
-        self._begin = Markers([format_.begin, *format_.others])
-        self._end = Markers([format_.end])
-        self._frame = Markers([*self._begin.markers, *format_.dropped])
+        self._begin = Markers([format_.begin])
         self._machine = Machine(self._program)
 
     def feed(self, text: str) -> None:
@@ -82,55 +92,78 @@ class ReasoningStage:
         self._machine.finish()
 
     def _program(self, reader: Reader) -> Reading[None]:
-        space: list[str] = []
+        end = Markers(self._format.frames.all_marks if self._format.frames else [self._format.end])
+        found = ""
         try:
             if self._is_open:
                 yield from reader.space(_nowhere)
                 yield from reader.choice(self._begin, _nowhere)  # the model may say it again
-                yield from self._reasoning(reader, space)
-            if self._format.is_anywhere:
-                yield from self._frames(reader, space)
+                found = yield from self._reasoning(reader, end, 0)
+            if self._format.frames is not None:
+                yield from read_frames(self._format.frames, reader, found, self._answer, self._message(reader, end))
             else:
-                yield from self._tags(reader, space)
+                yield from self._tags(reader, end)
         except EndOfText:
             return
 
-    def _tags(self, reader: Reader, space: list[str]) -> Reading[None]:
+    def _message(self, reader: Reader, end: Markers) -> Callable[[int], Reading[str]]:
+        return lambda begin: self._reasoning(reader, end, begin)
+
+    def _tags(self, reader: Reader, end: Markers) -> Reading[None]:
         """Blocks of reasoning, one after another, and then the answer."""
+        held: list[str] = []  # white space, and tags that are none
         try:
-            yield from reader.space(space.append)
-            while (yield from self._tag(reader)):
-                yield from self._reasoning(reader, space)
+            yield from reader.space(held.append)
+            while (yield from reader.choice(self._begin, held.append)) is not None:
+                held.clear()
+                yield from self._reasoning(reader, end, reader.num_read - len(self._format.begin))
+            tags = self._format.answer_tags
+            if tags is not None and (yield from reader.choice(Markers(tags[:1]), held.append)):
+                held.clear()
+                yield from reader.space(_nowhere)
         except EndOfText:
-            self._answer("".join(space))
+            self._answer("".join(held))
             raise
-        self._answer("".join(space))
-        yield from reader.rest(self._answer)
+        self._answer("".join(held))
+        if tags is not None:
+            yield from self._tagged_answer(reader, tags[1])
+        else:
+            yield from reader.rest(self._answer)
 
-    def _tag(self, reader: Reader) -> Reading[bool]:
-        """Whether an opening tag came; a part of one, at the end of the text, is text."""
-        taken: list[str] = []
+    def _tagged_answer(self, reader: Reader, close: str) -> Reading[None]:
+        """The answer up to its closing tag, which is one only where nothing follows it; a prompt may have opened it."""
+        trimmed = Trimmed(self._answer)
+        held: list[str] = []
         try:
-            return (yield from reader.choice(self._begin, taken.append)) is not None
+            while True:
+                yield from reader.until(Markers([close]), trimmed.feed)
+                held.append(close)
+                yield from reader.space(held.append)
+                yield from reader.peek()
+                trimmed.feed("".join(held))
+                held.clear()
         except EndOfText:
-            self._answer("".join(taken))
+            if not held:
+                trimmed.flush()
             raise
 
-    def _frames(self, reader: Reader, space: list[str]) -> Reading[None]:
-        while True:
-            if (yield from reader.until(self._frame, self._answer)) in self._begin.markers:
-                yield from self._reasoning(reader, space)
+    def _reasoning(self, reader: Reader, end: Markers, begin: int) -> Reading[str]:
+        """What stands before one of `end`, which is returned, and the white space behind it; `begin` is where its tag is."""
+        self.spans.append(Span(begin, None))
+        trimmed = Trimmed(self._think)
+        try:
+            yield from reader.space(_nowhere)
+            found = yield from reader.until(end, trimmed.feed)
+        except EndOfText:
+            self.spans[-1] = Span(begin, reader.num_read)
+            raise
+        self.spans[-1] = Span(begin, reader.num_read)
+        if found == self._format.end:
+            yield from reader.space(_nowhere)
+        return found
 
-    def _reasoning(self, reader: Reader, space: list[str]) -> Reading[None]:
-        """What stands between the tags, and the white space behind them."""
-        space.clear()
-        yield from reader.space(_nowhere)
-        trimmed = _Trimmed(self._think)
-        yield from reader.until(self._end, trimmed.feed)
-        yield from reader.space(_nowhere)
 
-
-class _Trimmed:
+class Trimmed:
     """Passes text on without the white space at its end."""
 
     def __init__(self, sink: Callable[[str], object]) -> None:
@@ -138,11 +171,18 @@ class _Trimmed:
         self._space: list[str] = []
 
     def feed(self, text: str) -> None:
+        """More text."""
         kept = text.rstrip()
         if kept:
             self._sink("".join((*self._space, kept)))
             self._space.clear()
-        self._space.append(text[len(kept) :])
+        if len(kept) < len(text):
+            self._space.append(text[len(kept) :])
+
+    def flush(self) -> None:
+        """The white space was none at the end."""
+        self._sink("".join(self._space))
+        self._space.clear()
 
 
 def _nowhere(text: str) -> None:

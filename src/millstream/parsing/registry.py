@@ -10,20 +10,33 @@ from importlib.metadata import entry_points
 from typing import TypeVar
 
 from millstream.errors import StartupError
+from millstream.parsing.formats.command import COMMAND, COMMAND_TOOLS
 from millstream.parsing.formats.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from millstream.parsing.formats.glm import GLM45
+from millstream.parsing.formats.granite import GRANITE as GRANITE_TOOLS
+from millstream.parsing.formats.granite import PHI4_MINI
 from millstream.parsing.formats.harmony import GPT_OSS, GPT_OSS_TOOLS
 from millstream.parsing.formats.hermes import HERMES
+from millstream.parsing.formats.hunyuan import HUNYUAN as HUNYUAN_TOOLS
+from millstream.parsing.formats.hunyuan import NEMOTRON
+from millstream.parsing.formats.internlm import INTERNLM
+from millstream.parsing.formats.invoke import DEEPSEEK_V32, MINIMAX_M2, STEP3
 from millstream.parsing.formats.kimi import KIMI_K2
+from millstream.parsing.formats.lfm2 import LFM2
 from millstream.parsing.formats.llama import LLAMA3, PYTHONIC
 from millstream.parsing.formats.mistral import MISTRAL
 from millstream.parsing.formats.qwen3_coder import QWEN3_CODER
-from millstream.parsing.formats.think import DEEPSEEK_R1, KIMI, MAGISTRAL, QWEN3
+from millstream.parsing.formats.seed import SEED_OSS, SEED_OSS_TOOLS
+from millstream.parsing.formats.think import DEEPSEEK_R1, EXAONE, GRANITE, GRANITE32, HUNYUAN, KIMI, MAGISTRAL, QWEN3
 from millstream.parsing.reasoning import ReasoningFormat
 from millstream.parsing.stage import ToolFormat
 
 # in the order in which a template is compared with them: what has more marks comes first
 TOOL_FORMATS = (
+    SEED_OSS_TOOLS,
+    MINIMAX_M2,
+    STEP3,
+    DEEPSEEK_V32,
     QWEN3_CODER,
     GLM45,
     HERMES,
@@ -32,10 +45,29 @@ TOOL_FORMATS = (
     KIMI_K2,
     GPT_OSS_TOOLS,
     MISTRAL,
+    COMMAND_TOOLS,
+    GRANITE_TOOLS,
+    PHI4_MINI,
+    HUNYUAN_TOOLS,
+    NEMOTRON,
+    INTERNLM,
+    LFM2,
     PYTHONIC,
     LLAMA3,
 )
-REASONING_FORMATS = (GPT_OSS, KIMI, MAGISTRAL, QWEN3, DEEPSEEK_R1)
+REASONING_FORMATS = (
+    GPT_OSS,
+    SEED_OSS,
+    COMMAND,
+    KIMI,
+    MAGISTRAL,
+    GRANITE32,
+    GRANITE,
+    HUNYUAN,
+    EXAONE,
+    QWEN3,
+    DEEPSEEK_R1,
+)
 
 AUTO, NONE = "auto", "none"
 

@@ -1,8 +1,8 @@
 """Values of tagged arguments: text between tags becomes JSON, of the type that the tool's schema asks for.
 
-A string goes on as it comes. Anything else waits for its end: what is JSON of an allowed type stays as the model wrote it,
-`True`, `False` and `None` are taken for theirs, and what fits nothing is a string. So is the value of an argument that the
-schema does not know.
+A string goes on as it comes. Anything else waits for its end: what is JSON of an allowed type stays as the model wrote it, what
+is a value as Python writes it becomes JSON, and what fits nothing is a string. So is the value of an argument that the schema
+does not know.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from millstream.grammar.schema_types import allowed_types, types_of
+from millstream.grammar.schema_types import STRING, TYPES, allowed_types
+from millstream.parsing.literals import PYTHON, whole_value
 from millstream.parsing.reader import EndOfText, Markers, Reader, Reading
 
 Put = Callable[[str, str], object]  # JSON, and what stands for it in the text
-
-_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 class ObjectWriter:
@@ -26,15 +25,17 @@ class ObjectWriter:
         self._put = put
         self._separator = "{"
 
-    def read_member(self, key: str, reader: Reader, close: str, edge: str) -> Reading[None]:
+    def read_member(self, key: str, reader: Reader, close: str, edge: str, *, is_json: bool = False) -> Reading[None]:
         """Read the value of `key` up to `close`; `edge` is not part of it where it stands at its ends.
+
+        `is_json`: it is no string, if it can be something else and the schema does not say otherwise.
 
         Raises:
             EndOfText: there is no `close`.
         """
         self._put(f"{self._separator}{json.dumps(key, ensure_ascii=False)}: ", "")
         self._separator = ", "
-        allowed = allowed_types(self._schema, key)
+        allowed = allowed_types(self._schema, key, TYPES if is_json else STRING)
         value = _Text(self._put) if allowed == {"string"} else _Collected(self._put, allowed)
         cut = _Edges(edge, value.add, self._put)
         try:
@@ -114,18 +115,26 @@ class _Collected:
 
 def typed(text: str, allowed: frozenset[str]) -> str:
     """`text` as JSON of one of the types `allowed`; a string where it is of none of them."""
-    stripped = text.strip()
-    candidate = _PYTHON_WORDS.get(stripped, stripped)
-    try:
-        value = json.loads(candidate, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return json.dumps(text, ensure_ascii=False)
-    if types_of(value) & allowed and not isinstance(value, str):
-        return candidate
-    if isinstance(value, str) and "string" not in allowed:
-        return candidate
+    value = whole_value(text)
+    if value is not None and value[0] == '"':
+        return json.dumps(text, ensure_ascii=False) if "string" in allowed else value
+    for found in (value, whole_value(text, PYTHON)):
+        if found is not None and _types_of_json(found) & allowed - {"string"}:
+            return found
     return json.dumps(text, ensure_ascii=False)
 
 
-def _refuse(word: str) -> None:
-    raise ValueError(word)
+def _types_of_json(text: str) -> set[str]:
+    """The JSON types of a value's text."""
+    match text[0]:
+        case "{":
+            return {"object"}
+        case "[":
+            return {"array"}
+        case '"':
+            return {"string"}
+        case "t" | "f":
+            return {"boolean"}
+        case "n":
+            return {"null"}
+    return {"integer", "number"} if float(text).is_integer() else {"number"}

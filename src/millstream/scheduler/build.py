@@ -9,10 +9,11 @@ from millstream.execution.interface import Executor
 from millstream.grammar.matcher import GrammarCompiler
 from millstream.grammar.vocabulary import vocabulary_of
 from millstream.ipc.channel import Sender
-from millstream.kv.pool import KVPool
+from millstream.kv.pool import SHOWN_TOKENS, KVPool
 from millstream.messages import EngineInfo
 from millstream.observe.ledger import Ledger
 from millstream.scheduler.admission import Limits
+from millstream.scheduler.meter import Meter
 from millstream.scheduler.order import Order
 from millstream.scheduler.output import ToDetokenizer
 from millstream.scheduler.scheduler import Scheduler
@@ -45,12 +46,17 @@ def build_scheduler(
     tokenizer: Tokenizer,
     to_detokenizer: ToDetokenizer,
     to_entry: Callable[[int], Sender],
+    meter: Meter | None = None,
 ) -> Scheduler:
-    """A scheduler of `executor` with empty books."""
+    """A scheduler of `executor` with empty books, which counts in `meter`."""
     return Scheduler(
         executor=executor,
         tokenizer=tokenizer,
-        pool=KVPool(num_pages=engine.num_pages, page_size=engine.page_size),
+        pool=KVPool(
+            num_pages=engine.num_pages,
+            page_size=engine.page_size,
+            num_shown=0 if server.hide_timeline_text else SHOWN_TOKENS,
+        ),
         share_prefixes=not server.disable_radix_cache,
         order=Order(server.schedule_policy, oldest_every=server.oldest_first_every),
         eos_token_ids=frozenset(engine.eos_token_ids),
@@ -70,7 +76,9 @@ def build_scheduler(
         speculation=_speculation(server),
         # at load, and not with the first grammar: it takes a quarter of a second
         grammars=GrammarCompiler(vocabulary_of(tokenizer, engine.eos_token_ids)) if engine.has_grammars else None,
+        jumps_forward=not server.disable_jump_forward,
         ledger=Ledger("scheduler", strict=server.strict_ledger),
+        meter=meter,
     )
 
 

@@ -15,6 +15,7 @@ from millstream.scheduler.order import Order
 from millstream.scheduler.policy import Admission, Budgets, Known, StepPlan, Work, plan
 from millstream.scheduler.queues import Queues
 from millstream.scheduler.state import Phase, Req
+from millstream.scheduler.stays import StayBook
 from millstream.scheduler.step_cost import StepCost
 
 MAX_PREEMPTIONS = 4  # of one request: after them it ranks above all priorities
@@ -31,6 +32,7 @@ class Placement:
         pool: KVPool,
         limits: Limits,
         step_cost: StepCost,
+        stays: StayBook,
         clock: Callable[[], float],
     ) -> None:
         self._step_cost = step_cost
@@ -38,13 +40,19 @@ class Placement:
         self._order = order
         self._pool = pool
         self._limits = limits
+        self._stays = stays
         self._clock = clock
         self.num_retractions = 0
         self.num_preemptions = 0  # of those
+        self.num_prompt_tokens = 0  # of requests when they were first admitted
+        self.num_cached_tokens = 0  # of those, known ones
 
     def next_work(self) -> Sequence[Work]:
         """Plan the next step and make ready for it: everybody in it has a slot, pages and a forward row."""
-        return self._carry_out(self._plan())
+        step = self._plan()
+        work = self._carry_out(step)
+        self._stays.note_line(step.lack if self._queues.waiting else None, self._clock())
+        return work
 
     def pause(self, req: Req) -> None:
         """Take a request out of the steps until `resume`. Its pages stay with it until others need them; its slot is free."""
@@ -120,7 +128,7 @@ class Placement:
             if req.num_preempted == MAX_PREEMPTIONS:
                 req.promote()  # before it is put in its place in the queue
         if req.phase is Phase.RUNNING:
-            self._queues.move(req, Phase.WAITING, "retracted")
+            self._queues.move(req, Phase.WAITING, "preempted" if is_preempted else "retracted")
         self.release(req, req.num_computed, "retracted")
 
     def _carry_out(self, step: StepPlan) -> Sequence[Work]:
@@ -149,6 +157,9 @@ class Placement:
 
     def _start(self, admitted: Admission) -> Lease:
         req = admitted.req
+        if req.cached_tokens is None:  # before its pin changes the tree
+            num_known = admitted.known.num_tokens
+            req.stays.cache = self._pool.diverged(req.namespace, req.token_ids, num_known, req.num_skippable)
         lease = self._pool.open(req.account, req.namespace, req.token_ids, req.num_skippable)
         self._order.took(req, self._queues.waiting)
         self._queues.move(req, Phase.RUNNING, "admitted")
@@ -158,5 +169,7 @@ class Placement:
         req.is_prefilling = True
         if req.cached_tokens is None:
             req.cached_tokens = req.num_computed
+            self.num_prompt_tokens += req.num_prompt_tokens
+            self.num_cached_tokens += req.num_computed
             req.timing.admitted = self._clock()
         return lease

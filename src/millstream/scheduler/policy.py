@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from millstream.errors import InvariantError
 from millstream.kv.radix_cache import Match
+from millstream.messages.journey import Lack
 from millstream.scheduler.state import Req
 
 
@@ -70,6 +71,7 @@ class StepPlan:
 
     retract: Req | None = None
     favoured: Req | None = None
+    lack: Lack | None = None  # what the next of those that wait is not admitted for; None: all are
     admit: list[Admission] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
 
@@ -128,21 +130,21 @@ def plan(
     admit, lack = _admit(prefills, waiting, spare, find)
     if lack == "pages" and sleeping:
         return StepPlan(retract=sleeping[0])
-    if lack and urgent is not None and all(req is not urgent for req, _ in admit):
+    if lack in ("slots", "pages") and urgent is not None and all(req is not urgent for req, _ in admit):
         victim = _victim(running, urgent, spare, find, num_freed)
         if victim is not None:
             return StepPlan(retract=victim, favoured=urgent)
-    return StepPlan(admit=admit, work=decodes + _chunks(prefills, prefill_tokens))
+    return StepPlan(lack=lack, admit=admit, work=decodes + _chunks(prefills, prefill_tokens))
 
 
 def _admit(
     prefills: list[Start], waiting: Iterable[Req], spare: Budgets, find: Callable[[Req], Known]
-) -> tuple[list[Admission], Literal["", "slots", "pages"]]:
+) -> tuple[list[Admission], Lack | None]:
     """Take requests from the front while slots, pages and prefill tokens last; never skip one to reach a smaller one.
 
     A request gets pages for all its tokens at once, so only decodes can run out of them. Each goes into `prefills` before those
     it outranks, but behind all that were admitted before it, so that everybody admitted computes something in this step. Also
-    returns what the next one lacks, if it is not tokens.
+    returns what the next one lacks.
     """
     admitted: list[Admission] = []
     tokens_left, slots, pages_left, page_size = spare
@@ -154,12 +156,12 @@ def _admit(
             return admitted, "slots"
         place, tokens_left = _place(prefills, place, req, tokens_left)
         if tokens_left <= 0:
-            break
+            return admitted, "tokens"
         known = find(req)
         if any(_is_computing_more(leader, req, known.num_tokens, page_size) for leader, _ in prefills):
             # its prefix is in the making, and computing it twice costs more than waiting. Those behind wait too, which keeps
             # the order; the wait ends with the leader's prefill.
-            break
+            return admitted, "prefix"
         need = _num_pages_needed(req, known, page_size)
         if need > pages_left:
             return admitted, "pages"
@@ -169,7 +171,7 @@ def _admit(
         tokens_left -= len(req.token_ids) - known.num_tokens
         pages_left -= need + 1
         slots -= 1
-    return admitted, ""
+    return admitted, None
 
 
 def _place(prefills: Sequence[Start], place: int, req: Req, tokens_left: int) -> tuple[int, int]:

@@ -17,7 +17,9 @@ from millstream.ipc.control import ControlLink
 from millstream.ipc.entries import EntryChannels
 from millstream.ipc.pulse import Pulse
 from millstream.messages import Ready, Shutdown, ToScheduler
+from millstream.observe.tally import Tally
 from millstream.scheduler.build import build_scheduler, engine_info
+from millstream.scheduler.meter import Meter
 from millstream.scheduler.scheduler import Scheduler
 from millstream.text.tokenizer import load_configured_tokenizer
 
@@ -47,6 +49,7 @@ def run(config: ChildConfig, control: ControlLink) -> None:
                 tokenizer=tokenizer,
                 to_detokenizer=to_detokenizer,
                 to_entry=to_entries,
+                meter=Meter(Tally("scheduler", control.note)),
             )
             gc.collect()
             gc.freeze()  # what is loaded stays: the collector need not walk it between two steps

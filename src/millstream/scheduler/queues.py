@@ -11,6 +11,7 @@ from operator import attrgetter
 from millstream.errors import InvariantError
 from millstream.observe.ledger import Kind, Ledger, ReleaseCause
 from millstream.scheduler.state import Phase, Req
+from millstream.scheduler.stays import StayBook
 from millstream.scheduler.waiting import WaitingQueue
 
 _arrival, _rank = attrgetter("arrival"), attrgetter("rank")
@@ -25,7 +26,8 @@ _PLACES: dict[Phase, Kind] = {
 class Queues:
     """Waiting and running requests by rank, paused ones in the order of their pauses, those without a grammar as they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, stays: StayBook) -> None:
+        self._stays = stays
         self.compiling: dict[str, Req] = {}
         self.waiting = WaitingQueue()
         self.running: dict[str, Req] = {}
@@ -35,7 +37,9 @@ class Queues:
         """Take in a new request."""
         if req.phase is Phase.WAITING_GRAMMAR:
             self.compiling[req.rid] = req
+            self._stays.waits(req, "waiting_grammar", "arrived")
         else:
+            self._stays.waits(req, "waiting", "arrived", self.waiting.num_before(req))
             self.waiting.add(req)
         req.account.acquire(_PLACES[req.phase])
 
@@ -46,6 +50,7 @@ class Queues:
             InvariantError: the move is not allowed.
         """
         self._leave(req, cause)
+        self._stays.goes_on(req)
         req.move(phase)
         if phase is not Phase.FINISHED:
             req.account.acquire(_PLACES[phase])
@@ -53,8 +58,10 @@ class Queues:
             case Phase.RUNNING:
                 self._run(req)
             case Phase.WAITING:
+                self._stays.waits(req, "waiting", cause, self.waiting.num_before(req))
                 self.waiting.add(req)
             case Phase.PAUSED:
+                self._stays.waits(req, "paused", cause)
                 self.paused[req.rid] = req
 
     def audit(self, live: Iterable[Req]) -> None:

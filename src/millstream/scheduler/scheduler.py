@@ -30,6 +30,8 @@ from millstream.messages import (
     FinishReason,
     FlushReply,
     FlushReq,
+    JourneysReply,
+    JourneysReq,
     Length,
     PauseReq,
     ProgressOutput,
@@ -47,9 +49,10 @@ from millstream.scheduler import admission
 from millstream.scheduler.admission import Limits
 from millstream.scheduler.deadlines import Deadlines
 from millstream.scheduler.family import Families
-from millstream.scheduler.finish import EndRule, Verdict
+from millstream.scheduler.finish import EndRule
 from millstream.scheduler.forward import run_step
 from millstream.scheduler.grammars import POLL_S, Grammars
+from millstream.scheduler.meter import Meter
 from millstream.scheduler.order import Order
 from millstream.scheduler.output import StepOutput, ToDetokenizer
 from millstream.scheduler.pace import Pace
@@ -59,6 +62,7 @@ from millstream.scheduler.progress import ProgressWatch
 from millstream.scheduler.queues import Queues
 from millstream.scheduler.speculation import Speculation, SpeculationOptions
 from millstream.scheduler.state import Phase, Req
+from millstream.scheduler.stays import StayBook, live_request
 from millstream.scheduler.step_cost import StepCost
 from millstream.scheduler.verdicts import Verdicts
 from millstream.text.tokenizer import Tokenizer
@@ -97,7 +101,9 @@ class Scheduler:
         to_entry: Callable[[int], Sender],
         speculation: SpeculationOptions | None = None,
         grammars: GrammarCompiler | None = None,
+        jumps_forward: bool = True,
         ledger: Ledger | None = None,
+        meter: Meter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._executor = executor
@@ -108,7 +114,8 @@ class Scheduler:
         self._to_entry = to_entry  # by the number of the worker
         self._clock = clock
         self._live: dict[str, Req] = {}  # in order of arrival
-        self._queues = Queues()
+        self._stays = StayBook(clock)
+        self._queues = Queues(self._stays)
         self._step_cost = StepCost(limits.target_itl_s)
         self._placement = Placement(
             queues=self._queues,
@@ -116,11 +123,12 @@ class Scheduler:
             pool=pool,
             limits=limits,
             step_cost=self._step_cost,
+            stays=self._stays,
             clock=clock,
         )
         self._families = Families(pool=pool, share_prefixes=share_prefixes)
         self._speculation = Speculation(speculation or SpeculationOptions(), pool, limits.chunked_prefill_size)
-        self._grammars = Grammars(grammars)
+        self._grammars = Grammars(grammars, limits.chunked_prefill_size if jumps_forward else 0)
         self._num_arrivals = 0
         self._deadlines = Deadlines()
         self._pace = Pace()
@@ -136,10 +144,12 @@ class Scheduler:
             ResumeReq: self._resume,
             Delivered: self._output.confirm,
             ReplayReq: self._replay,
+            JourneysReq: self._answer_journeys,
             StatsReq: self._answer_stats,
             FlushReq: self._flush,
         }
         self._num_steps = 0
+        self._meter = meter or Meter()
         self._ledger = ledger or Ledger("scheduler")
         self._queues.watch(self._ledger)
         self._ledger.watch("pages", lambda: pool.num_owned)
@@ -187,7 +197,7 @@ class Scheduler:
                 output = run_step(self._executor, [item.req.row for item in work])
                 self.got_on = any(output.token_ids) or not all(item.req.row.sample for item in work)
                 now = self._clock()
-                self._note_step(work, now - started)
+                self._note_step(work, started, now)
                 for index, item in enumerate(work):
                     self._settle(item, output, index, now)
         self._send()
@@ -301,16 +311,19 @@ class Scheduler:
         if req is not None:
             self._end_by_abort(req, message.cause, _DRAINED if message.cause == "drain" else "The request was aborted.")
 
-    def _note_step(self, work: Sequence[Work], seconds: float) -> None:
+    def _note_step(self, work: Sequence[Work], started: float, now: float) -> None:
+        seconds = now - started
         decode = prefill = guessed = 0
         for req, start, end in work:
             guessed += len(req.row.draft)
             if req.is_prefilling:
                 prefill += end - start
+                self._stays.note_chunk(req, end - start, started, now)
             else:
                 decode += end - start
         self._pace.note_step(decode + prefill, seconds)
         self._step_cost.note_step(decode + guessed, prefill, seconds)
+        self._meter.note_step(num_rows=len(work), num_prefilled=prefill, num_decoded=decode, seconds=seconds)
 
     def _end_overdue(self) -> None:
         if not self._deadlines:
@@ -380,7 +393,9 @@ class Scheduler:
         verdict = req.end_rule.settle(new_ids, req.num_output_tokens)
         if verdict.num_kept < len(new_ids):
             new_ids = new_ids[: verdict.num_kept]
+        new_ids, verdict, has_grammar_ended = self._grammars.follow(req, new_ids, verdict, may_jump=not is_last)
         req.token_ids += new_ids
+        self._meter.completion_tokens += len(new_ids)
         if self._speculation.is_on:
             req.num_computed += self._speculation.settle(req, new_ids)
         timing = req.timing
@@ -388,7 +403,7 @@ class Scheduler:
         if not timing.prefilled:
             timing.prefilled = now
             self._progress.discard(req.rid)
-        if self._has_grammar_ended(req, new_ids, verdict):
+        if has_grammar_ended:
             self._finish(req, Stop(None), new_ids)
         elif verdict.finish is not None:
             self._finish(req, verdict.finish, new_ids, held_back=verdict.held_back)
@@ -396,13 +411,6 @@ class Scheduler:
             self._finish(req, Stop(None), new_ids)
         else:
             self._output.add(req, new_ids, held_back=verdict.held_back)
-
-    def _has_grammar_ended(self, req: Req, new_ids: Sequence[int], verdict: Verdict) -> bool:
-        """Follow a request's grammar; whether its text is complete. A stop ends it before."""
-        if req.matcher is None or isinstance(verdict.finish, Stop):
-            return False
-        req.matcher.take(new_ids)
-        return req.matcher.is_ended
 
     def _end_prompt_only(self, req: Req, hidden: NDArray[np.float32] | None, now: float) -> None:
         req.timing.prefilled = req.timing.decoded = now
@@ -434,6 +442,7 @@ class Scheduler:
         req.drop_embeds(cause)
         self._families.leave(req)
         req.timing.finished = self._clock()
+        req.timing.journey = self._stays.journey(req)
         self._output.add(req, new_ids, held_back=held_back, finish=reason)
         req.account.settle(cause)
 
@@ -457,13 +466,17 @@ class Scheduler:
         num_pages = 0 if num_live else self._pool.flush()
         self._to_entry(message.entry).send(FlushReply(message.id, num_live, num_pages))
 
+    def _answer_journeys(self, message: JourneysReq) -> None:
+        requests = [live_request(req, self._stays) for req in self._live.values()]
+        self._to_entry(message.entry).send(JourneysReply(message.id, requests))
+
     def _answer_stats(self, message: StatsReq) -> None:
         self._verdicts.send(self._retry_after_s)
         self._output.pass_on(self._stats(message))
 
     def _stats(self, asked: StatsReq) -> StatsReply:
         books = [] if asked.ledger is None else [self._ledger.book(asked.ledger)]
-        return StatsReply(
+        stats = StatsReply(
             id=asked.id,
             entry=asked.entry,
             scheduler_requests=len(self._live),
@@ -482,4 +495,16 @@ class Scheduler:
             undelivered=self._output.num_undelivered,
             draft_tokens=self._speculation.num_drafted,
             accepted_draft_tokens=self._speculation.num_accepted,
+            forced_tokens=self._grammars.num_forced,
         )
+        if asked.metrics:
+            measures = self._meter.measures(
+                stats,
+                self._pool,
+                self._ledger.totals(),
+                compiling=len(self._queues.compiling),
+                prompt_tokens=self._placement.num_prompt_tokens,
+                cached_tokens=self._placement.num_cached_tokens,
+            )
+            stats.measures = None if measures is None else [measures]
+        return stats

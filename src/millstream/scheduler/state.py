@@ -20,6 +20,7 @@ from millstream.messages.finish import EndCause
 from millstream.observe.ledger import Account
 from millstream.scheduler.finish import EndRule
 from millstream.scheduler.logprobs import RequestLogprobs
+from millstream.scheduler.stays import Stays
 
 if TYPE_CHECKING:
     from millstream.scheduler.family import Family
@@ -78,6 +79,7 @@ class Req:
         "row",
         "sampling",
         "slot",
+        "stays",
         "logprobs",
         "timing",
         "token_ids",
@@ -103,6 +105,7 @@ class Req:
         self.namespace: str | None = message.cache_namespace  # None: nothing is shared
         self.family: Family | None = None  # the other choices of its call
         self.timing = message.timing
+        self.stays = Stays()
         self.end_rule = end_rule
         self.matcher: Matcher | None = None  # its place in its grammar; a retraction does not touch it
         self.phase = Phase.WAITING if message.sampling.grammar is None else Phase.WAITING_GRAMMAR

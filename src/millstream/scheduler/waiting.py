@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
@@ -48,6 +48,10 @@ class WaitingQueue:
         self._by_rank.remove(req)
         self._by_arrival.remove(req)
         self.num_tokens -= len(req.token_ids)
+
+    def num_before(self, req: Req) -> int:
+        """How many are before the place of a request that is not here yet."""
+        return bisect_left(self._by_rank, req.rank, key=_rank)
 
     def num_ahead_of(self, priority: int) -> int:
         """How many a newcomer of this priority would wait behind."""

@@ -1,4 +1,4 @@
-"""`millstream ledger` and `millstream doctor`: a stand-in for a server says things, and the commands say what they mean."""
+"""`millstream ledger`, and `millstream doctor` of a running server: a stand-in says things, the commands what they mean."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,14 +116,14 @@ def test_a_url_where_no_server_can_be_is_an_error_with_a_hint(
 
 
 def test_something_else_at_the_url_is_no_server_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving({"/": b"<html>", "/debug/ledger": b"<html>"}) as url:
+    with serving({"/health": b"<html>", "/debug/ledger": b"<html>"}) as url:
         assert run("ledger", "--url", url) == 1
         assert run("doctor", "--url", url) == 1
     assert capsys.readouterr().err.count("not a Millstream server") == 2
 
 
 def test_a_clean_server_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving({"/": {}, "/server_info": INFO, "/debug/ledger": CLEAN}) as url:
+    with serving({"/health": {}, "/server_info": INFO, "/debug/ledger": CLEAN}) as url:
         assert run("doctor", "--url", url) == 0
         out = capsys.readouterr().out
         assert "Millstream 1.2 serves tiny: entry 7, scheduler 8" in out
@@ -137,7 +136,7 @@ def test_a_clean_server_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_live_requests_hold_and_what_a_slow_reader_is_still_owed_is_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
     found = holding(held("r1", "entry", "state"), held("r1", "scheduler", "pages", 3), held("over", "entry", "stream", 9))
-    with serving({"/": {}, "/server_info": INFO, "/debug/ledger": found}) as url:
+    with serving({"/health": {}, "/server_info": INFO, "/debug/ledger": found}) as url:
         assert run("doctor", "--url", url) == 0
     assert "1 requests are live, and the engine holds nothing for any other" in capsys.readouterr().out
 
@@ -155,7 +154,7 @@ def test_what_is_amiss_is_said_and_fails(
     answers: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "REST_S", 0.0)
-    with serving({"/": {}, "/server_info": INFO, "/debug/ledger": CLEAN, **answers}) as url:
+    with serving({"/health": {}, "/server_info": INFO, "/debug/ledger": CLEAN, **answers}) as url:
         assert run("doctor", "--url", url) == 1
     out = capsys.readouterr().out
     assert message in out
@@ -164,53 +163,6 @@ def test_what_is_amiss_is_said_and_fails(
 
 def test_what_a_request_that_has_just_ended_leaves_behind_gets_a_moment_to_go() -> None:
     looks: list[dict[str, Any]] = [CLEAN, holding(held("r", "detokenizer", "decode_status"))]
-    with serving({"/": {}, "/server_info": INFO, "/debug/ledger": looks.pop}) as url:
+    with serving({"/health": {}, "/server_info": INFO, "/debug/ledger": looks.pop}) as url:
         assert all(check.ok for check in doctor.check_server(url))
     assert looks == []
-
-
-def installation(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    status = run("doctor", "--port", free_url().rsplit(":", 1)[1], "--json", *arguments)
-    found = json.loads(capsys.readouterr().out)
-    assert found["ok"] == (status == 0)
-    return status, {check["name"]: check for check in found["checks"]}
-
-
-def test_without_a_server_the_installation_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
-    status, checks = installation(capsys, "--executor", "scripted")
-    assert (status, list(checks)) == (0, ["options", "model", "tokenizer", "executor", "port"])
-    assert "chat template" in checks["tokenizer"]["detail"]
-    assert checks["port"]["detail"].endswith("is free")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        pytest.param(("--model", "no/such.gguf"), "model", id="no-such-model"),
-        pytest.param(("--executor", "scripted", "--page-size", "0"), "options", id="bad-option"),
-        pytest.param(("--executor", "scripted", "--chat-template", "no-such.jinja"), "tokenizer", id="no-such-template"),
-        pytest.param(("--executor", "scripted", "--host", "256.0.0.1"), "port", id="no-such-host"),
-    ],
-)
-def test_what_keeps_the_installation_from_serving_is_named(
-    arguments: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, checks = installation(capsys, *arguments)
-    assert status == 1
-    assert not checks[name]["ok"]
-
-
-def test_a_file_that_is_no_model_fails_where_it_is_first_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "x.gguf").write_bytes(b"nonsense")
-    status, checks = installation(capsys, "--model", str(tmp_path / "x.gguf"))
-    assert status == 1
-    assert checks["model"]["ok"]
-    assert not checks["tokenizer"]["ok"]
-    assert not checks["executor"]["ok"]
-
-
-def test_the_embedded_model_can_be_served_here(capsys: pytest.CaptureFixture[str]) -> None:
-    status, checks = installation(capsys)
-    assert status == 0
-    assert "expected SHA-256" in checks["model"]["detail"]
-    assert checks["executor"]["detail"].startswith(("native kernels ", "torch "))

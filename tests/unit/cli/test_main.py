@@ -196,3 +196,9 @@ def test_the_start_says_which_options_differ_from_the_defaults_and_why(
     assert f"api_key=1 hidden ({file}, line 2)" in line
     assert "geheim" not in line
     assert "log_level" not in line
+
+
+@pytest.mark.parametrize("command", [name for name in main.app if not name.startswith("-")])
+def test_the_help_of_every_command_ends_with_examples_of_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([command, "--help"]) == 0
+    assert f"millstream {command}" in capsys.readouterr().out.partition("Examples:")[2]

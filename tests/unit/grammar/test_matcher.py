@@ -84,3 +84,25 @@ def test_a_copy_goes_its_own_way_and_what_is_forbidden_ends_it() -> None:
 def test_control_tokens_and_ids_without_bytes_are_never_allowed() -> None:
     found = allowed_ids(matcher_of(GrammarCompiler(VOCABULARY), r"(.|\n)*"))
     assert found == {EOS, *range(3, len(VOCABULARY.tokens))}
+
+
+def test_what_is_forced_is_what_the_masks_leave_and_all_of_it_up_to_a_limit() -> None:
+    compiler = GrammarCompiler(VOCABULARY)
+    num_forced = 0
+    for regex in REGEXES:
+        for seed in range(20):
+            numbers = np.random.default_rng(seed)
+            matcher = matcher_of(compiler, regex)
+            while not matcher.is_ended:
+                few, forced = matcher.forced(1), matcher.forced(100)
+                assert few == forced[:1]
+                num_forced += len(forced)
+                for token_id in forced:
+                    assert allowed_ids(matcher) == {token_id}
+                    matcher.take([token_id])
+                if not forced:
+                    token_id = int(numbers.choice(sorted(allowed_ids(matcher))))
+                    matcher.take([token_id])
+                    if token_id == EOS:
+                        break
+    assert num_forced > 0

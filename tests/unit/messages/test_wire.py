@@ -23,8 +23,12 @@ from millstream.messages import (
     EngineInfo,
     FromSupervisor,
     Heartbeat,
+    JourneysReply,
+    JourneysReq,
     LedgerQuery,
     Length,
+    LiveRequest,
+    Measures,
     PauseReq,
     ProcessState,
     Progress,
@@ -65,6 +69,7 @@ from millstream.messages import (
     WorkerReq,
 )
 from millstream.messages.columns import pack_ids, pack_slots
+from millstream.messages.measures import Distribution, Sample
 
 STATS = StatsReply(
     id=3,
@@ -78,6 +83,10 @@ STATS = StatsReply(
     retractions=1,
     draft_tokens=12,
     accepted_draft_tokens=7,
+    forced_tokens=3,
+)
+MEASURES = Measures(
+    "entry", 7, [Sample("requests", ("stop", "chat", "m"), 2)], [Distribution("queue_seconds", (), [1, 0], 0.5)]
 )
 ENGINE = EngineInfo(
     vocab_size=10,
@@ -146,6 +155,7 @@ RECORD = RequestRecord(
             id="replay",
         ),
         pytest.param(Heartbeat(progress=2**40, is_busy=True), ToSupervisor, id="heartbeat"),
+        pytest.param(MEASURES, ToSupervisor, id="measures"),
         pytest.param(TOKEN_ROWS, ToDetokenizer, id="token-rows"),
         pytest.param(STATS, ToDetokenizer, id="stats-to-detokenizer"),
         pytest.param(
@@ -171,11 +181,17 @@ RECORD = RequestRecord(
         pytest.param(ResponseReply(4, None), ToEntry, id="no-response-reply"),
         pytest.param(RequestsReq(5, entry=3, owner="ab", name="r"), ToEntry, id="requests-req"),
         pytest.param(RequestsReply(5, [RECORD]), ToEntry, id="requests-reply"),
+        pytest.param(JourneysReq(6, entry=1), ToScheduler, id="journeys-req"),
+        pytest.param(
+            JourneysReply(6, [LiveRequest("r", "paused", Timing(journey=b"1"), Usage(1, 2))]), ToEntry, id="journeys-reply"
+        ),
         pytest.param(ProgressOutput([Progress("a", place=3), Progress("b", done=5, total=9)]), ToEntry, id="progress"),
         pytest.param(Ready(process="scheduler", engine=ENGINE), ToSupervisor, id="ready"),
         pytest.param(ChildError(process="entry", message="no port", hint="other port"), ToSupervisor, id="child-error"),
         pytest.param(
-            ServerState(processes={"entry-0": ProcessState(pid=7, state="FAILED")}, engine=ENGINE), FromSupervisor, id="state"
+            ServerState(processes={"entry-0": ProcessState(pid=7, state="FAILED")}, engine=ENGINE, measures=[MEASURES]),
+            FromSupervisor,
+            id="state",
         ),
         pytest.param(Shutdown(drain_s=1.0), FromSupervisor, id="shutdown"),
     ],

@@ -63,8 +63,8 @@ def test_a_text_that_breaks_off_loses_nothing_and_never_completes_what_is_not_co
 def _is_beginning(part: str, whole: str, text: str) -> bool:
     """Whether `part` begins as `whole`, but for the end of `text`: a half of a word or a tag is told as it stands."""
     common = next((n for n, (a, b) in enumerate(zip(part, whole, strict=False)) if a != b), min(len(part), len(whole)))
-    rest = part[common:].replace("\\n", "\n")
-    return text.rstrip("\n").endswith(rest) and len(rest) < 64
+    rest = part[common:].replace("\\n", "\n").rstrip()
+    return text.rstrip().endswith(rest) and len(rest) < 64
 
 
 @pytest.mark.parametrize("format_", TOOL_FORMATS, ids=lambda f: f.name)

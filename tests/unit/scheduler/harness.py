@@ -58,6 +58,13 @@ def next_token(token_ids: Sequence[int], seed: int = 1) -> int:
     return EOS if state % 29 == 0 else 300 + state % 900
 
 
+def next_allowed(allowed: NDArray[np.uint32], banned: Sequence[int], token_id: int) -> int:
+    """The first id from `token_id` on, round the vocabulary, that a mask allows and that is not banned."""
+    ids = np.flatnonzero(np.unpackbits(allowed.view(np.uint8), bitorder="little"))
+    ids = ids[~np.isin(ids, banned)]
+    return int(ids[np.searchsorted(ids, token_id) % len(ids)])
+
+
 def embedded(embeds: NDArray[np.float32], position: int, token_id: int) -> bytes | int:
     """What stands at a position of a prompt of embeddings, or behind it."""
     return embeds[position].tobytes() if position < len(embeds) else token_id
@@ -85,7 +92,8 @@ class CheckingExecutor:
     """Samples `next_token`, `burst(position)` tokens a step, and simulates the KV cache.
 
     Each position stores a hash of the prefix that was computed there; every forward checks all positions it may rely on.
-    It goes on as long as it agrees with a row's draft. Its log probabilities are `told_of`.
+    It goes on as long as it agrees with a row's draft. Its log probabilities are `told_of`. Under a mask it says the next id
+    that is allowed, round the vocabulary, in place of its own.
     """
 
     def __init__(self, *, num_pages: int, page_size: int, burst: Callable[[int], int] = lambda position: 1) -> None:
@@ -97,6 +105,7 @@ class CheckingExecutor:
             eos_token_ids=frozenset({EOS}),
             hidden_size=HIDDEN_SIZE,
             has_logprobs=True,
+            has_masks=True,
         )
         self._burst = burst
         self._kv: dict[tuple[int, int], int] = {}
@@ -163,7 +172,10 @@ class CheckingExecutor:
         while True:
             token_id = next_token(ids, row.seed if row.sampling.temperature else 1)
             is_early = len(ids) - row.num_prompt_tokens < row.sampling.min_new_tokens
-            ids.append(301 if is_early and token_id in row.banned_token_ids else token_id)
+            banned = row.banned_token_ids if is_early else ()
+            if row.allowed is not None:
+                token_id = next_allowed(row.allowed, banned, token_id)
+            ids.append(301 if token_id in banned else token_id)
             new = ids[len(row.token_ids) :]
             if len(new) >= burst and (len(new) > len(row.draft) or new != row.draft[: len(new)]):
                 return new
@@ -239,6 +251,7 @@ class Desk:
         speculation: SpeculationOptions | None = None,
         num_pages: int | None = None,
         grammars: GrammarCompiler | None = None,
+        jumps_forward: bool = True,
         **limits: Any,
     ) -> None:
         capabilities = executor.capabilities
@@ -272,6 +285,7 @@ class Desk:
             to_entry=self._to_worker,
             speculation=speculation,
             grammars=grammars,
+            jumps_forward=jumps_forward,
             ledger=Ledger("scheduler", strict=True),
             clock=clock or Clock(),
         )

@@ -6,10 +6,12 @@ Called by the messages adapter. Status and headers are sent after admission, nev
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from millstream.entry.anthropic import events
+from millstream.entry.anthropic.content import Content
 from millstream.entry.anthropic.errors import PING, error_object
 from millstream.entry.failure import Failure, failure_of_end
 from millstream.entry.generation import Generation, Origin
@@ -20,6 +22,7 @@ from millstream.entry.sse import named_event
 from millstream.entry.stream import stream_answer
 from millstream.entry.whole import collect
 from millstream.messages import FinishReason, GenerateReqInput, TextRow, Usage
+from millstream.parsing.pipeline import Reading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,12 @@ class Call:
     origin: Origin
     max_tokens: int
     stream: bool
+    reading: Reading | None = None  # how the text is taken apart; None: it is one block
+    shows_thinking: bool = True
+
+    def content(self) -> Content | None:
+        """Reads the answer; None where it is one block."""
+        return None if self.reading is None else Content(self.reading, shows_thinking=self.shows_thinking)
 
     @property
     def message_id(self) -> str:
@@ -53,56 +62,60 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
 
 async def _whole(exchange: Exchange, service: Service, call: Call, generation: Generation) -> None:
     (made,) = await collect(generation, failure_of_end)
-    content = [events.text_block(made.text)]
-    stop = events.stop_members(made.finish, call.max_tokens)
+    content, blocks = call.content(), [events.text_block(made.text)]
+    if content is not None:
+        blocks = await service.manager.prompts.off_loop(len(made.text), partial(content.blocks, made.text))
+    in_calls = content is not None and content.ends_in_calls
+    stop = events.stop_members(made.finish, call.max_tokens, in_calls=in_calls)
     usage = events.usage_members(_usage(generation))
-    await exchange.send_json(events.message(call.message_id, call.origin.model, content, stop, usage))
+    await exchange.send_json(events.message(call.message_id, call.origin.model, blocks, stop, usage))
     generation.stamp_written(service.clock(), last=True)
 
 
 class _MessageStream:
-    """The `StreamForm` of /v1/messages: one message of one text block, as it comes."""
+    """The `StreamForm` of /v1/messages: one message, as it comes: of one text block, or of those that it is read as."""
 
     def __init__(self, call: Call, generation: Generation, request_id: str) -> None:
         self._call = call
         self._generation = generation
         self._request_id = request_id
         self._finish: FinishReason | None = None
+        self._content = call.content()
 
     def opening(self) -> bytes:
-        """`message_start`, which counts the prompt as if nothing of it were cached: that is known later. Then the block."""
+        """`message_start`, which counts the prompt as if nothing of it were cached: that is known later. Then a block, where it
+        is the only one."""
         stop = events.stop_members(None, self._call.max_tokens)
         usage = events.usage_members(Usage(_num_prompt(self._generation), 0))
         start = events.message(self._call.message_id, self._call.origin.model, [], stop, usage)
-        return b"".join(
-            (
-                events.event("message_start", message=start),
-                events.event("content_block_start", index=0, content_block=events.text_block("")),
-                PING,
-            )
-        )
+        block = events.event("content_block_start", index=0, content_block=events.text_block(""))
+        return b"".join((events.event("message_start", message=start), block if self._content is None else b"", PING))
 
     def row(self, index: int, row: TextRow) -> bytes:
-        """A delta for the text. The end is said by `closing`."""
+        """Deltas for the text. The end is said by `closing`."""
         self._finish = row.finish or self._finish
+        if self._content is not None:
+            found = self._content.events(row.text, is_last=row.finish is not None)
+            return b"".join([events.event(**event) for event in found])
         before, after = events.AROUND_TEXT
         return before + msgspec.json.encode(row.text) + after if row.text else b""
 
     def text_event(self, index: int) -> tuple[bytes, bytes] | None:
-        """A delta's fixed parts."""
-        return events.AROUND_TEXT
+        """A delta's fixed parts, where there is one kind of it."""
+        return events.AROUND_TEXT if self._content is None else None
 
     def failure(self, finish: FinishReason) -> Failure | None:
         """Whatever ended it from outside or by a fault."""
         return failure_of_end(finish)
 
     def closing(self) -> bytes:
-        """The end of the block, why the answer ends and what it cost, the end of the message."""
-        stop = events.stop_members(self._finish, self._call.max_tokens)
+        """The end of the one block, why the answer ends and what it cost, the end of the message."""
+        in_calls = self._content is not None and self._content.ends_in_calls
+        stop = events.stop_members(self._finish, self._call.max_tokens, in_calls=in_calls)
         usage = events.usage_members(_usage(self._generation))
         return b"".join(
             (
-                events.event("content_block_stop", index=0),
+                events.event("content_block_stop", index=0) if self._content is None else b"",
                 events.event("message_delta", delta=stop, usage=usage),
                 events.event("message_stop"),
             )

@@ -1,7 +1,8 @@
 """Anthropic's messages -> chat messages, the form that chat templates are written for.
 
 Pure. Texts of one message are joined as they are. Neighbours of one role become one turn, as in Anthropic's API, with a blank
-line between them; `system` comes first, its blocks apart by a blank line too. A result of a tool is a message of its own.
+line between them; `system` comes first, its blocks apart by a blank line too. A result of a tool is a message of its own. What
+an answer says behind its calls is told before them, where alone templates write it.
 """
 
 from __future__ import annotations
@@ -105,8 +106,8 @@ class _Chat:
         may_speak = not self.turns or "tool_calls" not in self.turns[-1]
         for at, block in parse_blocks(message.content, where, _ASSISTANT):
             if isinstance(block, TextBlock):
-                if calls or not may_speak:
-                    raise RequestError(f"{at} is text after a tool_use, which no chat template can write.", param=at)
+                if not may_speak:
+                    raise RequestError(f"{at} is text after a tool_use of an earlier message, before its result.", param=at)
                 texts.append(block.text)
             elif isinstance(block, ThinkingBlock):
                 thoughts.append(block.thinking)

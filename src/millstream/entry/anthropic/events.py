@@ -35,18 +35,23 @@ def message(message_id: str, model: str, content: list[Json], stop: Json, usage:
 
 
 def text_block(text: str) -> Json:
-    """The one block of an answer."""
+    """The one block of an answer that is not taken apart."""
     return {"type": "text", "text": text}
 
 
-def stop_members(finish: FinishReason | None, max_tokens: int) -> Json:
+def stop_members(finish: FinishReason | None, max_tokens: int, *, in_calls: bool = False) -> Json:
     """`stop_reason` in Anthropic's words, and `stop_sequence`, the string that ended the answer; nulls where it goes on.
+
+    With `in_calls` the answer asks for tools: it ended where its model wanted it to.
 
     An answer that fills the context before it has `max_tokens` tokens says so. There are no further details to a stop.
     """
-    matched = finish.matched if isinstance(finish, Stop) and isinstance(finish.matched, str) else None
+    in_calls = in_calls and isinstance(finish, Stop)
+    matched = finish.matched if isinstance(finish, Stop) and isinstance(finish.matched, str) and not in_calls else None
     if finish is None:
         reason = None
+    elif in_calls:
+        reason = "tool_use"
     elif isinstance(finish, Stop):
         reason = "end_turn" if matched is None else "stop_sequence"
     elif isinstance(finish, Length):
@@ -67,6 +72,6 @@ def usage_members(usage: Usage) -> Json:
     }
 
 
-def event(kind: str, **members: Any) -> bytes:
+def event(type: str, **members: Any) -> bytes:
     """One event: its type stands beside and in its data."""
-    return named_event(kind.encode("ascii"), msgspec.json.encode({"type": kind, **members}))
+    return named_event(type.encode("ascii"), msgspec.json.encode({"type": type, **members}))

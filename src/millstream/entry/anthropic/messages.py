@@ -7,6 +7,7 @@ from functools import partial
 from millstream.entry.anthropic.answer import Call, answer
 from millstream.entry.anthropic.conversation import item_count, to_chat
 from millstream.entry.anthropic.protocol import COUNT_TOKENS, MESSAGES, MessagesRequest, PromptFields
+from millstream.entry.anthropic.wish import wish_of
 from millstream.entry.chat_rendering import render
 from millstream.entry.fields import check_count, check_range
 from millstream.entry.generation import Origin
@@ -15,6 +16,7 @@ from millstream.entry.prompt_encoder import ITEM_CHARS
 from millstream.entry.sampling import SamplingFields
 from millstream.entry.service import Service
 from millstream.entry.terms import read_terms
+from millstream.entry.turn import Turn, plan
 from millstream.errors import RequestError
 from millstream.messages import SamplingParams
 from millstream.messages.sampling import MAX_COUNT, MAX_STOP_LENGTH, MAX_STOP_STRINGS
@@ -34,9 +36,13 @@ async def _run(exchange: Exchange, service: Service, request: MessagesRequest, r
     model = service.resolve_model(request.model)
     sampling = to_sampling(request)
     terms = read_terms(exchange, service, request, received)
-    prompt = await terms.in_time(prompt_of(service, request))
+    turn = plan(wish_of(request), service)
+    prompt = await terms.in_time(prompt_of(service, request, turn))
+    said = turn.after(prompt)
+    asked = terms.request(prompt, sampling)
+    said.bind([asked])
     call = Call(
-        request=terms.request(prompt, sampling),
+        request=asked,
         origin=Origin(
             api="messages",
             model=model,
@@ -46,6 +52,7 @@ async def _run(exchange: Exchange, service: Service, request: MessagesRequest, r
         ),
         max_tokens=request.max_tokens,
         stream=request.stream,
+        reading=said.reading,
     )
     await answer(exchange, service, call)
 
@@ -59,7 +66,8 @@ async def count_tokens(exchange: Exchange, service: Service) -> None:
 async def _count(exchange: Exchange, service: Service, request: PromptFields) -> None:
     prompts = service.manager.prompts
     service.resolve_model(request.model)
-    (ids,) = await prompts.encode_all([await prompt_of(service, request)], add_special_tokens=False)
+    prompt = await prompt_of(service, request, plan(wish_of(request), service))
+    (ids,) = await prompts.encode_all([prompt], add_special_tokens=False)
     await exchange.send_json({"input_tokens": len(ids)})
 
 
@@ -94,7 +102,7 @@ def _check_stop_sequences(texts: list[str]) -> None:
             )
 
 
-async def prompt_of(service: Service, request: PromptFields) -> str | list[int]:
+async def prompt_of(service: Service, request: PromptFields, turn: Turn) -> str | list[int]:
     """The prompt of a conversation, text or ids. A last message of the assistant is continued.
 
     Raises:
@@ -106,9 +114,10 @@ async def prompt_of(service: Service, request: PromptFields) -> str | list[int]:
     rendering = render(
         service,
         chat,
+        tools=turn.template_tools,
         add_generation_prompt=None,
         continue_final_message=continues,
-        kwargs=request.chat_template_kwargs,
+        kwargs={**turn.template_kwargs, **request.chat_template_kwargs},
     )
     try:
         return await rendering

@@ -8,7 +8,38 @@ from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
 from millstream.entry.limits import MaxTokens, Priority, Rid, Salt, Seed, StopStrings, Temperature, Timeout, TopP
+from millstream.entry.tools import ToolName
 from millstream.messages.sampling import MAX_COUNT
+
+
+class CustomTool(Struct, kw_only=True):
+    """An item of `tools`: a tool that its client runs."""
+
+    name: ToolName
+    input_schema: dict[str, Any]
+    description: str | None = None
+    type: Literal["custom"] = "custom"
+
+
+class ToolChoice(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`tool_choice`: whether tools are called, with `any` in any case, with `tool` that of the `name`."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class JsonFormat(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`format` of `output_config`: the form that the text has."""
+
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputConfig(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`output_config`."""
+
+    format: JsonFormat | None = None
 
 
 class PromptFields(Struct, kw_only=True):
@@ -17,6 +48,9 @@ class PromptFields(Struct, kw_only=True):
     model: str = ""  # empty: the served model
     messages: list[Any]
     system: str | list[Any] = ""
+    tools: list[Any] = []
+    tool_choice: ToolChoice | None = None  # absent: auto
+    output_config: OutputConfig | None = None
     chat_template_kwargs: dict[str, Any] = {}
 
 
@@ -76,15 +110,11 @@ class ToolResultBlock(Struct, kw_only=True):
 
 
 _CACHED = {"cache_control": "prefixes are cached without being marked; use `cache_salt` to keep them apart"}
-_NO_TOOLS = "tools are not supported by this server"
 _NO_SERVER_TOOLS = "this server runs no tools"
 
 _PROMPT_REFUSED = {
-    "tools": Refused(_NO_TOOLS, ([],)),
-    "tool_choice": Refused(_NO_TOOLS, ({"type": "none"}, {"type": "auto"})),
     "thinking": Refused("the model's thinking is not controlled by this server", ({"type": "disabled"},)),
-    "output_config": Refused("structured output and effort are not supported by this server", ({},)),
-    "output_format": Refused("structured output is not supported by this server"),
+    "output_format": Refused("here it is called `output_config.format`"),
     "context_management": Refused("conversations are never edited by this server", ({}, {"edits": []})),
     "mcp_servers": Refused(_NO_SERVER_TOOLS, ([],)),
     "speed": Refused("there is one speed", ("standard",)),
@@ -114,12 +144,32 @@ BLOCKS: dict[str, FieldRules[Any]] = {
             "is_error": "chat templates have no place for it; `content` says what went wrong",
             "toolset_name": "not told to the model",
         },
+        forms={"is_error": bool},
     ),
 }
+TOOL = FieldRules(
+    honoured=CustomTool,
+    example={"name": "get_weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}},
+    without_effect={
+        **_CACHED,
+        "strict": "arguments are not constrained",
+        "eager_input_streaming": "input is always streamed as it is made",
+        "input_examples": "chat templates have no place for them",
+    },
+    forms={"strict": bool, "eager_input_streaming": bool, "input_examples": list[dict[str, Any]]},
+    refused={
+        "allowed_callers": Refused("tools are called by the model alone", (["direct"],)),
+        "defer_loading": Refused("there is no search for tools: all are told to the model", (False,)),
+    },
+)
 MESSAGE = FieldRules(
     honoured=Message, parts={"content": tuple(BLOCKS.values())}, example={"role": "user", "content": "Say hello"}
 )
-_PARTS: dict[str, FieldRules[Any] | tuple[FieldRules[Any], ...]] = {"messages": MESSAGE, "system": BLOCKS["text"]}
+_PARTS: dict[str, FieldRules[Any] | tuple[FieldRules[Any], ...]] = {
+    "messages": MESSAGE,
+    "system": BLOCKS["text"],
+    "tools": TOOL,
+}
 _EXAMPLE = {"messages": [{"role": "user", "content": "Say hello"}]}
 
 MESSAGES = FieldRules(

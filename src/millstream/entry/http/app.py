@@ -14,7 +14,7 @@ from millstream.entry.http.errors import Header, method_not_allowed, not_found
 from millstream.entry.http.exchange import ClientGone, Exchange, Message, Receive, Send
 from millstream.entry.http.gate import Gate
 from millstream.entry.http.route import Place, Route, Router
-from millstream.entry.http.routes import ROUTES
+from millstream.entry.http.routes import served_routes
 from millstream.entry.service import Service
 from millstream.errors import MillstreamError
 
@@ -26,7 +26,7 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._router = Router(ROUTES)
+        self._router = Router(served_routes(service.config.metrics_access))
         self._keys = KeyRing(service.config.api_key, service.config.admin_api_key)
         self._cors = Cors(service.config.allowed_origins)
         self._gate = Gate(
@@ -74,6 +74,7 @@ class App:
     async def _fail(self, exchange: Exchange, failure: Failure, headers: list[Header]) -> None:
         place = self._router.find(exchange.path)
         is_probe = place is not None and place.access == "open"
+        self._service.recorder.refused("unmatched" if place is None else place.path, failure.status)
         level = logging.DEBUG if is_probe else logging.INFO  # they ask many times a second while we load
         log.log(  # quoted and cut: clients choose these words, line breaks and all
             level,

@@ -157,9 +157,11 @@ class Exchange:
 
     async def send_json(self, body: Any, *, status: int = 200, headers: Sequence[Header] = ()) -> None:
         """Answer with `body` as JSON; bytes are taken as JSON already."""
-        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        await self._start(status, [JSON, (b"content-length", b"%d" % len(data)), *headers])
-        await self._write({"type": "http.response.body", "body": data})
+        await self._send_whole(JSON, body if isinstance(body, bytes) else msgspec.json.encode(body), status, headers)
+
+    async def send_text(self, body: bytes, content_type: str) -> None:
+        """Answer with something else than JSON."""
+        await self._send_whole((b"content-type", content_type.encode("ascii")), body)
 
     async def send_empty(self, headers: Sequence[Header]) -> None:
         """Answer with 204, which has no body."""
@@ -195,6 +197,10 @@ class Exchange:
         if self._transport is not None:
             with contextlib.suppress(RuntimeError):  # closed already
                 self._transport.abort()
+
+    async def _send_whole(self, kind: Header, data: bytes, status: int = 200, headers: Sequence[Header] = ()) -> None:
+        await self._start(status, [kind, (b"content-length", b"%d" % len(data)), *headers])
+        await self._write({"type": "http.response.body", "body": data})
 
     async def _start(self, status: int, headers: list[Header]) -> None:
         self.started = True

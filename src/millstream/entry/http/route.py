@@ -70,6 +70,11 @@ class Place(NamedTuple):
         return self.routes.get("GET" if method == "HEAD" else method)
 
     @property
+    def path(self) -> str:
+        """As it was declared, names in braces and all."""
+        return next(iter(self.routes.values())).path
+
+    @property
     def access(self) -> Access:
         """Whose key the path takes; the same for all of its methods."""
         return next(iter(self.routes.values())).access

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import msgspec
 
+from millstream.config import MetricsAccess
 from millstream.entry.anthropic.messages import count_tokens, messages
 from millstream.entry.anthropic.protocol import COUNT_TOKENS, MESSAGES
 from millstream.entry.describe.capabilities import describe_api, describe_server
@@ -18,6 +20,7 @@ from millstream.entry.native.generate import generate
 from millstream.entry.native.health import health_generate
 from millstream.entry.native.info import health, model, model_info, models, ready, root, server_info
 from millstream.entry.native.ledger import debug_ledger
+from millstream.entry.native.metrics import metrics
 from millstream.entry.native.parse import parse_function_call, separate_reasoning
 from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, PARSE_CALLS, SCORE, SEPARATE, TOKENIZE
 from millstream.entry.native.requests import list_requests, show_request
@@ -44,12 +47,12 @@ from millstream.entry.service import Service
 
 async def capabilities(exchange: Exchange, service: Service) -> None:
     """Every endpoint and field with what becomes of it, and what the served model can do."""
-    await exchange.send_json({**describe_server(service), **_api()})
+    await exchange.send_json({**describe_server(service), **_api(service.config.metrics_access)})
 
 
 async def openapi(exchange: Exchange, service: Service) -> None:
     """This API as an OpenAPI 3.1 document."""
-    await exchange.send_json(_document())
+    await exchange.send_json(_document(service.config.metrics_access))
 
 
 ROUTES: tuple[Route, ...] = (
@@ -63,6 +66,7 @@ ROUTES: tuple[Route, ...] = (
     get("/get_model_info", model_info),
     get("/flush_cache", flush_cache, query=("timeout",), access="admin"),
     post("/flush_cache", flush_cache, None, access="admin"),
+    get("/metrics", metrics, access="open"),
     get("/debug/ledger", debug_ledger, query=("rid",), access="admin"),
     get("/v1/requests", list_requests),
     get("/v1/requests/{rid}", show_request),
@@ -93,11 +97,19 @@ ROUTES: tuple[Route, ...] = (
 )
 
 
-@cache
-def _api() -> dict[str, msgspec.Raw]:
-    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in describe_api(ROUTES).items()}
+def served_routes(metrics_access: MetricsAccess) -> tuple[Route, ...]:
+    """The table of a server with this option."""
+    if metrics_access == "off":
+        return tuple(route for route in ROUTES if route.handler is not metrics)
+    return tuple(replace(route, access=metrics_access) if route.handler is metrics else route for route in ROUTES)
 
 
 @cache
-def _document() -> bytes:
-    return msgspec.json.encode(document(ROUTES))
+def _api(metrics_access: MetricsAccess) -> dict[str, msgspec.Raw]:
+    told = describe_api(served_routes(metrics_access))
+    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in told.items()}
+
+
+@cache
+def _document(metrics_access: MetricsAccess) -> bytes:
+    return msgspec.json.encode(document(served_routes(metrics_access)))

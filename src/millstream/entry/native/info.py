@@ -147,6 +147,7 @@ async def describe_live(service: Service) -> dict[str, Any]:
         "undelivered": stats.undelivered,
         "spec_draft_tokens": stats.draft_tokens,
         "spec_accepted_draft_tokens": stats.accepted_draft_tokens,
+        "forced_tokens": stats.forced_tokens,
         "stored_responses": sum(report.stored_responses for report in reports),
         "stored_response_bytes": sum(report.stored_response_bytes for report in reports),
         "evicted_responses": sum(report.evicted_responses for report in reports),

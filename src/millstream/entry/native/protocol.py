@@ -67,6 +67,7 @@ class TokenizeRequest(Struct, kw_only=True):
     model: str = ""
     prompt: str | list[str] | None = None
     messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] = []  # that the chat offers
     add_special_tokens: bool = True
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
@@ -179,12 +180,9 @@ ABORT = FieldRules(
 
 TOKENIZE = FieldRules(
     honoured=TokenizeRequest,
-    parts={"messages": MESSAGE},
+    parts={"messages": MESSAGE, "tools": TOOL},
     example={"prompt": "Once upon a time"},
-    refused={
-        "tools": Refused("tools are not supported by this server", ([],)),
-        "chat_template": Refused("the server's operator chooses the template"),
-    },
+    refused={"chat_template": Refused("the server's operator chooses the template")},
 )
 
 DETOKENIZE = FieldRules(honoured=DetokenizeRequest, example={"tokens": [1, 2, 3]})

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from millstream.entry.failure import Failure, RequestFailed
 from millstream.entry.http.exchange import Exchange
 from millstream.entry.query import read_query
 from millstream.entry.records import find_records
 from millstream.entry.service import Service
+from millstream.messages import RequestRecord
 from millstream.observe.timeline import summary, timeline
+from millstream.observe.waits import journey_of
+from millstream.text.tokenizer import Tokenizer
 
 _SHOWN_CHARS = 100
 
@@ -26,7 +31,27 @@ async def show_request(exchange: Exchange, service: Service) -> None:
     records = await find_records(service, _owner(exchange), name)
     if not records:
         raise not_found(name)
-    await exchange.send_json(timeline(records[0]))
+    cache = _cache(records[0], service.text.tokenizer, is_admin=exchange.is_admin)
+    await exchange.send_json({**timeline(records[0]), "cache": cache})
+
+
+def _cache(record: RequestRecord, tokenizer: Tokenizer, *, is_admin: bool) -> dict[str, Any] | None:
+    """How much of a prompt was known, and why no more. What stands there instead is another prompt's, and only for admins."""
+    found = journey_of(record).cache
+    if found is None:
+        return None
+
+    def text(token_ids: list[int]) -> str | None:
+        return tokenizer.decode(token_ids, skip_special_tokens=False) if token_ids else None
+
+    return {
+        "cached_tokens": record.usage.cached_tokens,
+        "reason": found.reason,
+        "diverged_at": found.at,
+        "text_before": text(found.before),
+        "text_after": text(found.after),
+        "sibling_text": text(found.sibling) if is_admin else None,
+    }
 
 
 def not_found(name: str) -> RequestFailed:

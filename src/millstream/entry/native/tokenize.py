@@ -12,6 +12,8 @@ from millstream.entry.native.protocol import DETOKENIZE, TOKENIZE, TokenizeReque
 from millstream.entry.prompt_encoder import ITEM_CHARS
 from millstream.entry.prompts import is_ids
 from millstream.entry.service import Service
+from millstream.entry.tools import offered_tools
+from millstream.entry.turn import Wish, plan
 from millstream.errors import RequestError
 from millstream.messages.sampling import verify_token_ids
 
@@ -33,15 +35,20 @@ async def _tokenize(exchange: Exchange, service: Service, request: TokenizeReque
     service.resolve_model(request.model)
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("Exactly one of prompt and messages must be given.", param="prompt")
+    tools = offered_tools(request.tools)
+    if tools and request.messages is None:
+        raise RequestError("tools are offered in a chat: they need messages.", param="tools")
     add_special_tokens = request.add_special_tokens and request.messages is None  # a template writes its own
     texts: Sequence[str | list[int]] = request.prompt if isinstance(request.prompt, list) else [request.prompt or ""]
     if request.messages is not None:
+        turn = plan(Wish(tools=tools), service)
         rendering = render(
             service,
             request.messages,
+            tools=turn.template_tools,
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
-            kwargs=request.chat_template_kwargs,
+            kwargs={**turn.template_kwargs, **request.chat_template_kwargs},
         )
         texts = [await rendering]
     _check_texts(texts, manager.engine.context_length, param="prompt" if request.messages is None else "messages")

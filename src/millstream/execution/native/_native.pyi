@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+INTERFACE: int  # see availability.py
+
 def instruction_set() -> str | None:
     """Return the best kernels that this machine runs, `avx512` or `avx2`, or None."""
 
@@ -78,8 +80,12 @@ class Model:
     def rows_not_finite(self) -> list[int]:
         """Return the rows whose last state is NaN or infinite."""
 
-    def draw(self, rows: Sequence[tuple[int, float, int, float, float, int, int]]) -> list[int]:
-        """Draw tokens: rows of (output, temperature, top_k, top_p, min_p, seed, index of the output token)."""
+    def draw(self, rows: Sequence[tuple[int, float, int, float, float, int, int, NDArray[np.uint32] | None]]) -> list[int]:
+        """Draw tokens: rows of (output, temperature, top_k, top_p, min_p, seed, index of the output token, mask).
+
+        A mask is contiguous and has a bit for each id that may be drawn, the lowest first; None: all may. Returns -1 where none
+        may be drawn.
+        """
 
     def tell(
         self, questions: Sequence[tuple[int, Sequence[int], int, Sequence[int]]]

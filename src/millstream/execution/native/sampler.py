@@ -1,7 +1,7 @@
 """StepSampler: draws from the logits of a step where the kernels left them. The same draws as `execution.sampling` makes.
 
 Greedy rows were decided as the step ended; rows that sample are drawn all at once on the model's threads. What only few
-requests ask for, penalties, bias, bans and masks, is done in numpy.
+requests ask for, penalties, bias and bans, is done in numpy; what a grammar does not allow, the kernel leaves out.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from millstream.execution.sampling import (
     ALL_BANNED,
     NOT_FINITE,
     SEED_MASK,
-    adjusted,
-    apply_mask,
-    is_adjusted,
+    biased,
     is_biased,
     is_greedy,
     output_index,
@@ -52,15 +50,18 @@ class StepSampler:
             token_id, is_finite = self._best[at]
             if not is_finite:
                 errors[index] = NOT_FINITE
-            elif is_adjusted(row) and (token_id := self._adjust(at, row, made[index])) < 0:
-                errors[index] = ALL_BANNED
-            elif not is_greedy(row.sampling):
+            elif is_biased(row):
+                self._adjust(at, row, made[index])
                 drawing.append(index)
-            token_ids.append(0 if index in errors else token_id)
+            elif row.allowed is not None or not is_greedy(row.sampling):
+                drawing.append(index)
+            token_ids.append(token_id if is_finite else 0)
         if drawing:
             drawn = self._model.draw([_draw(outputs[index], rows[index], made[index]) for index in drawing])
             for index, token_id in zip(drawing, drawn, strict=True):
-                token_ids[index] = token_id
+                token_ids[index] = max(token_id, 0)
+                if token_id < 0:
+                    errors[index] = ALL_BANNED
         return token_ids, errors
 
     def restore(self) -> None:
@@ -69,19 +70,18 @@ class StepSampler:
         for at, own in self._changed:
             logits[at, : self._vocab_size] = own
 
-    def _adjust(self, at: int, row: ForwardRow, made: Sequence[int]) -> int:
-        """Apply penalties, bias, bans and the mask; return the best token then, or -1 where every one is banned."""
+    def _adjust(self, at: int, row: ForwardRow, made: Sequence[int]) -> None:
+        """Apply penalties, bias and bans."""
         logits = self._model.logits()[at, : self._vocab_size]
         if row.logprobs is not None:
             self._changed.append((at, logits.copy()))
-        if is_biased(row) or row.allowed is None:
-            logits[:] = adjusted(logits, row, made)
-        else:
-            apply_mask(logits, row.allowed)
-        best = int(logits.argmax())
-        return -1 if logits[best] == -np.inf else best
+        logits[:] = biased(logits, row, made)
 
 
-def _draw(at: int, row: ForwardRow, made: Sequence[int]) -> tuple[int, float, int, float, float, int, int]:
-    params, seed = row.sampling, row.seed & SEED_MASK
-    return at, params.temperature, max(params.top_k, 0), params.top_p, params.min_p, seed, output_index(row, made)
+def _draw(
+    at: int, row: ForwardRow, made: Sequence[int]
+) -> tuple[int, float, int, float, float, int, int, NDArray[np.uint32] | None]:
+    params = row.sampling
+    temperature = 0.0 if is_greedy(params) else params.temperature
+    index = output_index(row, made)
+    return at, temperature, max(params.top_k, 0), params.top_p, params.min_p, row.seed & SEED_MASK, index, row.allowed

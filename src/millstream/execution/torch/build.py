@@ -90,6 +90,7 @@ def plan_torch(config: ServerConfig, source: ModelSource) -> ExecutorPlan:
         kv_dtype=kv_dtype,
         kv_bytes_per_token=bytes_per_token,
         weight_bytes=weights,
+        on_gpu=is_gpu,
     )
 
 

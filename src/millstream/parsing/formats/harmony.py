@@ -1,25 +1,44 @@
-"""gpt-oss: messages in channels. `analysis` is reasoning, a recipient `functions.NAME` a call, everything else the answer."""
+"""gpt-oss: messages in channels. `analysis` is reasoning, a recipient `functions.NAME` a call, everything else the answer.
+
+The prompt ends in `<|start|>assistant`, so that a text begins with a channel, or with a recipient. Later messages have a whole
+header, whose recipient stands before or behind the channel. `<|call|>` and `<|return|>` end generation, and are often missing.
+"""
 
 from millstream.grammar.writing import Writing
 from millstream.parsing.forms import SPACE, WORD, Maybe, NamedJson
+from millstream.parsing.frames import Frames
 from millstream.parsing.reasoning import ReasoningFormat, Thought
 from millstream.parsing.stage import Example, ToolFormat
 
 _CALL = "<|channel|>commentary to=functions."
+_START = "<|start|>assistant"
 
 GPT_OSS_TOOLS = ToolFormat(
     name="gpt-oss",
     aliases=("gpt_oss", "harmony", "openai"),
     form=NamedJson(
-        after=(SPACE, Maybe("<|channel|>commentary"), SPACE, Maybe("<|constrain|>"), SPACE, WORD, SPACE, "<|message|>"),
-        end=(Maybe("<|call|>"),),
+        after=(
+            SPACE,
+            Maybe("<|channel|>"),
+            Maybe("commentary"),
+            Maybe("analysis"),
+            SPACE,
+            Maybe("<|constrain|>"),
+            SPACE,
+            WORD,
+            SPACE,
+            "<|message|>",
+            SPACE,
+        ),
+        end=(SPACE, Maybe("<|call|>"), Maybe("<|end|>")),
     ),
     opens=(
         _CALL,
         "<|channel|>analysis to=functions.",
-        "<|start|>assistant to=functions.",
-        "<|start|>assistant<|channel|>commentary to=functions.",
-        "<|start|>assistant<|channel|>analysis to=functions.",
+        f"{_START} to=functions.",
+        f"{_START}{_CALL}",
+        f"{_START}<|channel|>analysis to=functions.",
+        " to=functions.",
     ),
     template_marks=("<|channel|>", "to=functions."),
     written=(Writing(begin=_CALL, after_name=" <|constrain|>json<|message|>", end="", is_single=True),),
@@ -28,7 +47,13 @@ GPT_OSS_TOOLS = ToolFormat(
             _CALL + 'get_weather <|constrain|>json<|message|>{"city": "Bern"}<|call|>',
             calls=(("get_weather", '{"city": "Bern"}'),),
         ),
-        Example("<|start|>assistant to=functions.ping<|channel|>commentary json<|message|>{}", calls=(("ping", "{}"),)),
+        Example(f"{_START} to=functions.ping<|channel|>commentary json<|message|>{{}}", calls=(("ping", "{}"),)),
+        Example(
+            f" to=functions.ping<|channel|>commentary <|constrain|>json<|message|>{{}}<|call|>{_START}{_CALL}"
+            'get_weather<|channel|>commentary code<|message|>{"city": "<|end|><|call|>"}<|call|>',
+            calls=(("ping", "{}"), ("get_weather", '{"city": "<|end|><|call|>"}')),
+        ),
+        Example(f"Write to=functions.ping before {_CALL}", f"Write to=functions.ping before {_CALL}"),
     ),
 )
 
@@ -37,25 +62,42 @@ GPT_OSS = ReasoningFormat(
     aliases=("gpt_oss", "harmony", "openai_gptoss"),
     begin="<|channel|>analysis<|message|>",
     end="<|end|>",
-    others=("<|start|>assistant<|channel|>analysis<|message|>",),
-    is_anywhere=True,
-    dropped=(
-        "<|start|>assistant<|channel|>final<|message|>",
-        "<|channel|>final<|message|>",
-        "<|channel|>commentary<|message|>",
-        "<|start|>assistant<|channel|>commentary<|message|>",
-        "<|end|>",
-        "<|return|>",
+    is_special=True,
+    frames=Frames(
+        begins=("<|start|>", "<|channel|>"),
+        first="to=",
+        message="<|message|>",
+        ends=("<|end|>", "<|return|>", "<|call|>"),
+        thinks=r"<\|channel\|>analysis",
+        calls=r"(?:^|\s|>)to=",
     ),
     template_marks=("<|channel|>analysis",),
     after="<|start|>assistant",
     answer="<|channel|>final<|message|>",
     examples=(
         Thought(
-            "<|channel|>analysis<|message|>Two and two.<|end|><|start|>assistant<|channel|>final<|message|>Four.<|return|>",
+            f"<|channel|>analysis<|message|>Two and two.<|end|>{_START}<|channel|>final<|message|>Four.<|return|>",
             "Two and two.",
             "Four.",
         ),
         Thought("<|channel|>final<|message|>Four.", "", "Four."),
+        Thought('<|channel|>final <|constrain|>json<|message|>{"a": 4}', "", '{"a": 4}'),
+        Thought(
+            f"<|channel|>commentary<|message|>One moment. <|end|>{_START}<|channel|>analysis<|message|> So.<|end|>"
+            f"{_START}<|channel|>analysis<|message|>Yes.{_START}<|channel|>final<|message|>Four.",
+            "So.Yes.",
+            "One moment. Four.",
+        ),
+        Thought(f"Two and two.<|end|>{_START}<|channel|>final<|message|>Four.", "Two and two.", "Four.", is_open=True),
+        Thought(
+            f'<|channel|>analysis<|message|>Hm<|end|>{_START}{_CALL}f<|message|>{{"a": "<|end|>{_START}"}}<|call|>',
+            "Hm",
+            f'{_START}{_CALL}f<|message|>{{"a": "<|end|>{_START}"}}',
+        ),
+        Thought(
+            "<|channel|>is a mark, and so is <|start|>\n<|message|>",
+            "",
+            "<|channel|>is a mark, and so is <|start|>\n<|message|>",
+        ),
     ),
 )

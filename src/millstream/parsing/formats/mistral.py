@@ -1,7 +1,7 @@
 """Mistral: `[TOOL_CALLS]` before a list of objects; of late before each name, with the arguments behind `[ARGS]`."""
 
 from millstream.grammar.writing import Writing
-from millstream.parsing.forms import SPACE, WORD, Calls, JsonObject, Maybe, NamedJson
+from millstream.parsing.forms import ID, SPACE, Calls, JsonObject, Maybe, NamedJson
 from millstream.parsing.reader import Reader, Reading
 from millstream.parsing.stage import Example, ToolFormat
 
@@ -10,7 +10,7 @@ class MistralCalls:
     """A list where a bracket or a brace comes next, else a name."""
 
     _old = JsonObject(in_list=True)
-    _new = NamedJson(after=(SPACE, Maybe("[CALL_ID]"), WORD, Maybe("[ARGS]"), SPACE))
+    _new = NamedJson(after=(SPACE, Maybe("[CALL_ID]", (ID,)), SPACE, Maybe("[ARGS]"), SPACE))
 
     def read(self, reader: Reader, calls: Calls) -> Reading[None]:
         """See `Form`."""
@@ -46,7 +46,7 @@ MISTRAL = ToolFormat(
             "Hm.",
             (("get_weather", '{"city": "A"}'), ("ping", "{}")),
         ),
-        Example('[TOOL_CALLS]ping[CALL_ID]Xy3[ARGS]{"a": 1}', calls=(("ping", '{"a": 1}'),)),
+        Example('[TOOL_CALLS]ping[CALL_ID]Xy3[ARGS]{"a": 1}', calls=(("ping", '{"a": 1}'),), ids=("Xy3",)),
         Example('[TOOL_CALLS]ping{"a": 1}', calls=(("ping", '{"a": 1}'),)),
         Example("[TOOL_CALLS] are what they are", "[TOOL_CALLS] are what they are"),
     ),

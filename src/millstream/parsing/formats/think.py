@@ -1,4 +1,4 @@
-"""Reasoning between a pair of tags: DeepSeek-R1, Qwen 3, GLM, Kimi, Magistral and most others."""
+"""Reasoning between a pair of tags: DeepSeek-R1, Qwen 3, GLM, Kimi, Magistral, Granite, Hunyuan and most others."""
 
 from millstream.parsing.reasoning import ReasoningFormat, Thought
 
@@ -18,7 +18,7 @@ _EXAMPLES = (
 
 QWEN3 = ReasoningFormat(
     name="qwen3",
-    aliases=("glm45", "kimi_k2", "deepseek-v3", "think"),
+    aliases=("glm45", "kimi_k2", "deepseek-v3", "nemotron", "lfm2", "phi4", "think"),
     begin="<think>",
     end="</think>",
     template_marks=("</think>",),
@@ -27,11 +27,57 @@ QWEN3 = ReasoningFormat(
 
 DEEPSEEK_R1 = ReasoningFormat(
     name="deepseek-r1",
-    aliases=("deepseek_r1", "qwen3-thinking"),
+    aliases=("deepseek_r1", "qwen3-thinking", "step3", "minimax", "minimax-m2"),
     begin="<think>",
     end="</think>",
     is_open=True,
     examples=_EXAMPLES,
+)
+
+GRANITE = ReasoningFormat(
+    name="granite",
+    aliases=("ernie45",),
+    begin="<think>",
+    end="</think>",
+    answer_tags=("<response>", "</response>"),
+    template_marks=("<think>", "<response>"),
+    examples=(
+        *_EXAMPLES,
+        Thought("<think>Hm.</think>\n<response>\nYes.\n</response>\n", "Hm.", "Yes."),
+        Thought("<think>Hm.</think><response>a </response> b", "Hm.", "a </response> b"),
+        Thought("<think>Hm.</think><response>a \n", "Hm.", "a \n"),
+        Thought("<response>Yes.</response>", "", "Yes."),
+        Thought("It is <response>.</response>.", "", "It is <response>.</response>."),
+    ),
+)
+
+HUNYUAN = ReasoningFormat(
+    name="hunyuan",
+    aliases=("hunyuan_a13b",),
+    begin="<think>",
+    end="</think>",
+    answer_tags=("<answer>", "</answer>"),
+    template_marks=("<think>", "<answer>"),
+    examples=(Thought("<think>\nHm.\n</think>\n<answer>\nYes.\n</answer>", "Hm.", "Yes."),),
+)
+
+GRANITE32 = ReasoningFormat(
+    name="granite32",
+    begin="Here is my thought process:",
+    end="Here is my response:",
+    template_marks=("Here is my thought process:", "Here is my response:"),
+    examples=(
+        Thought("Here is my thought process:\nHm.\n\nHere is my response:\nYes.", "Hm.", "Yes."),
+        Thought("Here is my response: yes.", "", "Here is my response: yes."),
+    ),
+)
+
+EXAONE = ReasoningFormat(
+    name="exaone-deep",
+    begin="<thought>",
+    end="</thought>",
+    template_marks=("<thought>",),
+    examples=(Thought("Hm.\n</thought>\n\nYes.", "Hm.", "Yes.", is_open=True),),
 )
 
 KIMI = ReasoningFormat(
@@ -47,6 +93,7 @@ MAGISTRAL = ReasoningFormat(
     aliases=("magistral",),
     begin="[THINK]",
     end="[/THINK]",
+    is_special=True,
     template_marks=("[THINK]",),
     examples=(Thought("[THINK]Hm.[/THINK]Yes.", "Hm.", "Yes."),),
 )

@@ -100,10 +100,13 @@ def test_thoughts_go_where_templates_look_for_them() -> None:
     assert chat(assistant(thought, text("a"))) == [{"role": "assistant", "content": "a", "reasoning_content": "hm"}]
 
 
-@pytest.mark.parametrize("neighbour", [False, True])
-def test_text_behind_a_call_is_refused(neighbour: bool) -> None:
-    messages = [assistant(CALL), assistant(text("b"))] if neighbour else [assistant(CALL, text("b"))]
-    assert refusal(*messages, user(RESULT)) == ("messages[1].content[0]" if neighbour else "messages[0].content[1]")
+def test_text_behind_a_call_is_told_before_it_where_it_is_one_answer() -> None:
+    assert chat(assistant(text("a"), CALL, text("b")), user(RESULT))[0] == {
+        "role": "assistant",
+        "content": "ab",
+        "tool_calls": [CHAT_CALL],
+    }
+    assert refusal(assistant(CALL), assistant(text("b")), user(RESULT)) == "messages[1].content[0]"
 
 
 def test_a_result_without_its_call_is_refused() -> None:

@@ -217,7 +217,7 @@ def refused(body: dict[str, Any], *, path: str = PATH, status: int = 400) -> dic
         ("stop_sequences", ["x"] * 33),
         ("stop_sequences[1]", ["a", ""]), ("stop_sequences[0]", ["a" * 1025]), ("seed", 2**64), ("stream", 1), ("timeout", 0),
         ("rid", ""), ("priority", 1), ("messages", None), ("messages", []), ("messages", "hi"), ("messages", {}), ("system", 5),
-        ("messages", [*HI] * 10_001), ("tools", [{"name": "f"}]), ("tool_choice", {"type": "any"}),
+        ("messages", [*HI] * 10_001), ("tools[0].input_schema", [{"name": "f"}]), ("tool_choice", {"type": "any"}),
         ("thinking", {"type": "enabled", "budget_tokens": 1024}), ("thinking", {"type": "adaptive"}),
         ("service_tier", "priority"), ("container", {}), ("output_config", {"effort": "low"}), ("speed", "fast"),
         ("mcp_servers", [{}]), ("stop", ["x"]), ("temprature", 1), ("n", 2), ("chat_template_kwargs", {"messages": 1}),

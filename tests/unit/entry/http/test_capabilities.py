@@ -128,12 +128,13 @@ def test_a_refused_field_is_refused_by_name_and_passes_where_it_asks_for_nothing
     async def scenario() -> None:
         server = entry()
         for spot in spots(route):
+            is_answered = (await send(server, route, spot.body())).status == 200  # or has no place in this model's template
             for name, each in facts(spot, "refused").items():
                 refused = await send(server, route, spot.body(**{name: "no such value"}))
                 assert (refused.status, param_of(refused).rpartition(".")[2]) == (400, name)
                 for value in (None, *each.schema.get("enum", ())):
                     response = await send(server, route, spot.body(**{name: value}))
-                    assert response.status == 200, (name, value, response.body)
+                    assert response.status == 200 or not is_answered, (name, value, response.body)
 
     run(scenario())
 
@@ -227,7 +228,7 @@ def names_read(node: ast.AST) -> Iterator[str]:
 
 
 # nothing is padded, whether it says so or not; what chat templates read; of a schema that is followed in any case
-UNREAD = {"include_obfuscation", "tool_call_id", "description", "strict"}
+UNREAD = {"include_obfuscation", "tool_call_id", "strict"}
 
 
 def test_an_object_within_a_body_takes_no_names_that_are_not_told() -> None:

@@ -11,7 +11,14 @@ import pytest
 from millstream.messages import EngineInfo
 from tests.support.asgi import get, post, run
 from tests.support.engine import CONTEXT_LENGTH, NAMES, TOKENIZER, Entry, engine_info, state
+from tests.unit.entry.openai.test_chat_tools import HI, WEATHER
+from tests.unit.entry.openai.test_chat_tools import entry as offering
 
+CALLED = [
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Zürich"}'}}]},
+    {"role": "tool", "tool_call_id": "c", "content": "sunny"},
+]  # fmt: skip
 TEXT = "Zoë 🙂 天气"
 
 
@@ -80,7 +87,7 @@ def test_server_info_asks_all_three_processes() -> None:
         assert info["late_rows_dropped"] == 0
         assert (info["text_encoder"], info["stream_mismatch_total"]) == ("tokenizers", 0)
         assert info["text_decoder"] == "byte table"
-        assert (info["spec_draft_tokens"], info["spec_accepted_draft_tokens"]) == (0, 0)
+        assert (info["spec_draft_tokens"], info["spec_accepted_draft_tokens"], info["forced_tokens"]) == (0, 0, 0)
 
     run(scenario())
 
@@ -128,13 +135,28 @@ def test_messages_are_tokenised_exactly_as_a_chat_request() -> None:
     run(scenario())
 
 
+def test_so_they_are_with_tools_and_without_a_place_for_them_refused() -> None:
+    async def scenario() -> None:
+        entry = offering()
+        for messages in ([{"role": "user", "content": TEXT}], [*HI, *CALLED]):
+            body = {"messages": messages, "tools": [WEATHER], "chat_template_kwargs": {"thinking": True}}
+            counted = (await post(entry.app, "/tokenize", body)).body
+            assert (await post(entry.app, "/v1/chat/completions", body)).status == 200
+            assert counted["tokens"] == entry.engine.requests[-1].input_ids
+        for server in (Entry(), offering("{% for m in messages %}{{ m.content }}{% endfor %}")):
+            response = await post(server.app, "/tokenize", {"messages": HI, "tools": [WEATHER]})
+            assert (response.status, response.error["param"]) == (400, "tools")
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
         ("/tokenize", {}, "prompt"),
         ("/tokenize", {"prompt": "a", "messages": []}, "prompt"),
         ("/tokenize", {"prompt": 5}, "prompt"),
-        ("/tokenize", {"prompt": "a", "tools": [{}]}, "tools"),
+        ("/tokenize", {"prompt": "a", "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": ["a"]}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),

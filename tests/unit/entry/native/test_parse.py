@@ -133,7 +133,11 @@ def test_published_templates_choose_their_parsers() -> None:
         "granite4:latest": ("hermes", None),
         "gemma2:2b": (None, None),
         "smollm2:135m": (None, None),
-        "command-r7b:7b": (None, None),
+        "command-r7b:7b": ("command_r7b", "command_r7b"),
+        "granite3.3:2b": ("granite", "granite"),
+        "granite3.2:8b": ("granite", "granite32"),
+        "exaone-deep:32b": (None, "exaone-deep"),
+        "llama4:latest": ("llama3", None),
     }
     templates = published_templates()
     for model, (tools, reasoning) in wanted.items():

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from millstream.config import ServerConfig
 from millstream.entry import records
-from millstream.messages import RequestsReq
+from millstream.messages import (
+    Journey,
+    LiveRequest,
+    RequestsReq,
+    Stop,
+    Timing,
+    TokenizedGenerateReqInput,
+    Usage,
+)
+from millstream.messages.journey import Divergence, Wait
 from tests.support.asgi import Call, Response, get, post, run, until
-from tests.support.engine import Entry, hold
+from tests.support.engine import TOKENIZER, Entry, hold
 from tests.unit.entry.test_survey import workers
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
@@ -89,6 +100,54 @@ def test_a_client_sees_the_requests_of_its_own_key_and_an_admin_sees_all() -> No
         refused = await look(entry, "/v1/requests/of-a", "b")
         assert (refused.status, refused.error["code"], refused.error["param"]) == (404, "request_not_found", "rid")
         assert (await look(entry, "/v1/requests")).status == 401
+
+    run(scenario())
+
+
+def test_what_stands_where_a_prompt_diverged_is_shown_to_admins_and_not_to_other_clients() -> None:
+    async def scenario() -> None:
+        entry = Entry(ServerConfig(api_key=("a",), admin_api_key=("boss",)))
+        ids = {text: TOKENIZER.encode(text, add_special_tokens=False) for text in ("It is ", "12:01", "12:00")}
+        cache = Divergence("diverged", 7, ids["It is "], ids["12:01"], ids["12:00"])
+
+        def answer(sent: TokenizedGenerateReqInput) -> None:
+            entry.engine.accept(sent.rid)
+            entry.engine.row(sent.rid, "Hi", finish=Stop(), journey=Journey(cache=cache))
+
+        entry.engine.answer = answer
+        await post(entry.app, "/v1/chat/completions", CHAT, headers={"authorization": "Bearer a", "x-request-id": "r"})
+        expected = {
+            "cached_tokens": 1,
+            "reason": "diverged",
+            "diverged_at": 7,
+            "text_before": "It is ",
+            "text_after": "12:01",
+            "sibling_text": None,
+        }
+        assert (await look(entry, "/v1/requests/r", "a")).body["cache"] == expected
+        assert (await look(entry, "/v1/requests/r", "boss")).body["cache"] == expected | {"sibling_text": "12:00"}
+
+    run(scenario())
+
+
+def test_live_requests_are_as_the_scheduler_sees_them() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        entry.engine.answer = hold
+        call = Call(entry.app, "/v1/chat/completions", CHAT | {"stream": True})
+        await until(lambda: len(entry.engine.requests) == 1)
+        rid = entry.engine.requests[0].rid
+        journey = Journey([Wait("paused", 1.0, 2.0, "paused", 1.0)])
+        timing = Timing(queued=1.0, admitted=2.0, journey=msgspec.msgpack.encode(journey))
+        entry.engine.live = [LiveRequest(rid, "paused", timing, Usage(9, 5, 3))]
+        (line,) = (await get(entry.app, "/v1/requests")).body["data"]
+        assert (line["state"], line["completion_tokens"], line["cached_tokens"]) == ("paused", 5, 3)
+        found = (await get(entry.app, f"/v1/requests/{rid}")).body
+        assert [wait["reason"] for wait in found["waits"]] == ["slow_reader"]
+        assert found["stages"][0]["duration_ms"] >= 0
+        call.disconnect()
+        await call.task
+        entry.engine.end(rid)
 
     run(scenario())
 

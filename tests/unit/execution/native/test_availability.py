@@ -22,6 +22,13 @@ def test_a_module_that_is_not_there_was_not_built(monkeypatch: pytest.MonkeyPatc
     assert "was not built" in found
 
 
+def test_a_module_of_another_version_is_not_used(native: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(native, "INTERFACE")
+    found = find_native()
+    assert isinstance(found, str)
+    assert "another version" in found
+
+
 def test_a_module_that_cannot_be_loaded_is_not_said_to_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "_native.so"
     broken.write_bytes(b"built for another machine")

@@ -17,11 +17,20 @@ from millstream.execution.sampling import sample
 from millstream.messages.sampling import SamplingParams
 
 Floats = NDArray[np.float32]
+Words = NDArray[np.uint32]
 VOCAB = 49_152
 some = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def draw(native: ModuleType, isa: str, logits: Floats, params: SamplingParams, seeds: list[int], index: int = 0) -> list[int]:
+def draw(
+    native: ModuleType,
+    isa: str,
+    logits: Floats,
+    params: SamplingParams,
+    seeds: list[int],
+    index: int = 0,
+    allowed: Words | None = None,
+) -> list[int]:
     """Draw from the same logits with every seed."""
     rows = len(seeds)
     ids: list[int] = native.draw_rows(
@@ -33,12 +42,15 @@ def draw(native: ModuleType, isa: str, logits: Floats, params: SamplingParams, s
         np.array(seeds, np.uint64),
         np.full(rows, index, np.uint64),
         isa=isa,
+        allowed=None if allowed is None else np.broadcast_to(allowed, (rows, len(allowed))).copy(),
     ).tolist()
     return ids
 
 
-def draw_in_numpy(logits: Floats, params: SamplingParams, seeds: list[int], index: int = 0) -> list[int]:
-    rows = [ForwardRow("r", [1] * (3 + index), 3, 0, 3 + index, (), params, seed, True) for seed in seeds]
+def draw_in_numpy(
+    logits: Floats, params: SamplingParams, seeds: list[int], index: int = 0, allowed: Words | None = None
+) -> list[int]:
+    rows = [ForwardRow("r", [1] * (3 + index), 3, 0, 3 + index, (), params, seed, True, allowed=allowed) for seed in seeds]
     ids, errors = sample(np.broadcast_to(logits, (len(seeds), len(logits))), rows)
     assert not errors
     return ids
@@ -87,6 +99,50 @@ def test_draws_are_those_of_numpy(
     assert draw(native, isa, logits, params, seeds, index) == draw_in_numpy(logits, params, seeds, index)
 
 
+def mask_of(n: int, kind: str, seed: int) -> Words:
+    """A mask with at least one id below `n`; whether it has bits behind `n`, or ends before it, must not matter."""
+    numbers = np.random.default_rng(seed)
+    words = -(-n // 32) + int(numbers.integers(-1, 2)) if n > 32 else 1
+    bits = numbers.random(32 * words) < {"few": 3 / n, "half": 0.5, "most": 0.999}[kind]
+    bits[numbers.integers(0, min(n, 32 * words))] = True
+    return np.packbits(bits, bitorder="little").view(np.uint32)
+
+
+@some
+@given(
+    kind=st.sampled_from(KINDS),
+    mask=st.sampled_from(["few", "half", "most"]),
+    n=st.sampled_from([1, 2, 15, 16, 17, 100, 129, 1000, 5003]),
+    params=params_strategy | st.just(SamplingParams(temperature=0)),
+    seed=st.integers(0, 2**64 - 1),
+    index=st.integers(0, 10_000),
+)
+def test_draws_under_a_mask_are_those_of_numpy(
+    native: ModuleType, isa: str, kind: str, mask: str, n: int, params: SamplingParams, seed: int, index: int
+) -> None:
+    logits = random_logits(kind, n, seed % 2**32)
+    allowed = mask_of(n, mask, seed)
+    seeds = [seed, *range(7)]
+    assert draw(native, isa, logits, params, seeds, index, allowed) == draw_in_numpy(logits, params, seeds, index, allowed)
+
+
+def test_a_mask_that_allows_all_changes_no_draw(native: ModuleType, isa: str) -> None:
+    logits, everything = random_logits("peaked", 5003, 4), np.full(157, 0xFFFFFFFF, np.uint32)
+    for filters in FILTERS:
+        params = SamplingParams(temperature=0.9, **filters)
+        seeds = list(range(50))
+        assert draw(native, isa, logits, params, seeds, 0, everything) == draw(native, isa, logits, params, seeds)
+
+
+def test_nothing_is_drawn_where_a_mask_allows_nothing(native: ModuleType, isa: str) -> None:
+    logits, nothing = random_logits("normal", 1000, 1), np.zeros(32, np.uint32)
+    for temperature in (0.0, 1.0):
+        assert draw(native, isa, logits, SamplingParams(temperature=temperature), [1, 2], allowed=nothing) == [-1, -1]
+    behind = nothing.copy()
+    behind[31] = 1 << 31  # an id that only the mask has
+    assert draw(native, isa, logits, SamplingParams(), [1], allowed=behind) == [-1]
+
+
 FILTERS: list[dict[str, Any]] = [
     {"top_k": top_k, "top_p": top_p, "min_p": min_p}
     for top_k, top_p, min_p in itertools.product((-1, 50, 1500), (1.0, 0.9), (0.0, 0.05))
@@ -100,6 +156,9 @@ def test_a_whole_vocabulary_draws_as_in_numpy(native: ModuleType, isa: str, kind
     logits = random_logits(kind, VOCAB, 11)
     seeds = list(range(100, 125))
     assert draw(native, isa, logits, params, seeds) == draw_in_numpy(logits, params, seeds)
+    for mask in ("few", "half"):
+        allowed = mask_of(VOCAB, mask, 3)
+        assert draw(native, isa, logits, params, seeds, 0, allowed) == draw_in_numpy(logits, params, seeds, 0, allowed)
 
 
 @pytest.mark.long

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from millstream.entry.failure import Failure
 from millstream.entry.fields import Json
 from millstream.entry.generation import Generation
-from millstream.entry.openai.responses.ids import output_id
 from millstream.entry.openai.responses.items import Item
 from millstream.entry.openai.responses.protocol import ResponseRequest
+from millstream.entry.openai.responses.wish import listed_tools
 from millstream.messages import Abort, FinishReason, Length
-
-
-class Output(NamedTuple):
-    """What was made: the text, and its tokens with their log probabilities where those were asked for."""
-
-    text: str = ""
-    logprobs: Sequence[Json] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +52,7 @@ class Draft:
             "temperature": request.temperature,
             "text": {"format": request.text.get("format") or {"type": "text"}, "verbosity": "medium"},
             "tool_choice": request.tool_choice,
-            "tools": [],
+            "tools": listed_tools(request.tools),
             "top_logprobs": request.top_logprobs,
             "top_p": request.top_p,
             "truncation": "disabled",
@@ -70,30 +62,17 @@ class Draft:
             **facts,
         }
 
-    def ended(self, end: FinishReason | Failure, made: Output, usage: Json | None) -> Json:
+    def ended(self, end: FinishReason | Failure, output: list[Item], usage: Json | None) -> Json:
         """The object of a response that has ended so, with all that was made."""
         if isinstance(end, Failure):
             error = {"code": "server_error", "message": end.message}
-            output = [self.message("incomplete", made)] if made.text else []
             return self.body("failed", error=error, output=output, usage=usage)
         if isinstance(end, Abort):
-            return self.body("cancelled", output=[self.message("incomplete", made)] if made.text else [], usage=usage)
+            return self.body("cancelled", output=output, usage=usage)
         if isinstance(end, Length):
             details = {"reason": "max_output_tokens"}
-            output = [self.message("incomplete", made)]
             return self.body("incomplete", incomplete_details=details, output=output, usage=usage)
-        output = [self.message("completed", made)]
         return self.body("completed", completed_at=int(time.time()), output=output, usage=usage)
-
-    def message(self, status: str, made: Output | None) -> Item:
-        """The output item; without content where `made` is None."""
-        content = [] if made is None else [text_part(made)]
-        return {"id": output_id(self.id), "type": "message", "status": status, "role": "assistant", "content": content}
-
-
-def text_part(made: Output) -> Json:
-    """The content part of the output item."""
-    return {"type": "output_text", "text": made.text, "annotations": [], "logprobs": made.logprobs}
 
 
 def usage_of(generation: Generation) -> Json | None:

@@ -10,17 +10,20 @@ from millstream.entry.failure import INTERNAL, RequestFailed, failure_of_unasked
 from millstream.entry.fields import refusal
 from millstream.entry.generation import Origin
 from millstream.entry.http.exchange import Exchange
-from millstream.entry.openai.responses.body import Draft, Output
+from millstream.entry.openai.responses.body import Draft
 from millstream.entry.openai.responses.events import ResponseStream
 from millstream.entry.openai.responses.history import conversation
 from millstream.entry.openai.responses.ids import new_response_id
 from millstream.entry.openai.responses.job import Job
+from millstream.entry.openai.responses.output import Output
 from millstream.entry.openai.responses.prompt import prompt_of
 from millstream.entry.openai.responses.protocol import RESPONSES, ResponseRequest
-from millstream.entry.openai.responses.tokens import TokenList, logprob_options
+from millstream.entry.openai.responses.tokens import TokenList, check_readable, logprob_options
+from millstream.entry.openai.responses.wish import wish_of
 from millstream.entry.service import Service
 from millstream.entry.stream import stream_answer
 from millstream.entry.terms import read_terms
+from millstream.entry.turn import plan
 from millstream.entry.whole import collect
 
 log = logging.getLogger(__name__)
@@ -59,20 +62,25 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
     logprobs = logprob_options(request, manager.engine)
     response_id = new_response_id(service.entry)
     terms = read_terms(exchange, service, request, received, default_rid=response_id)
+    turn = plan(wish_of(request), service)
     items = await terms.in_time(conversation(service, request, response_id, exchange.owner))
-    prompt = await terms.in_time(prompt_of(service, request, items))
+    prompt = await terms.in_time(prompt_of(service, request, items, turn))
+    said = turn.after(prompt)
+    check_readable(logprobs, said.reading, request)
     req = terms.request(
         prompt,
         request.to_sampling(max_new_tokens=request.max_output_tokens, min_new_tokens=request.min_tokens),
         progress=request.stream_options is not None and bool(request.stream_options.include_progress),
         logprobs=logprobs.params(),
     )
+    said.bind([req])
     origin = Origin(api="responses", model=model, prompt_param="input", caller=exchange.caller)
     generation = await manager.generate_request(terms.rid, [req], origin)
     kept = msgspec.json.encode(items) if request.store else b"[]"
     draft = Draft(id=response_id, request=request, model=model, items=kept)
     tokens = TokenList(logprobs, service.text.tokenizer, generation.states[0])
-    return Job(draft, generation, tokens, owner=exchange.owner, store=service.responses, manager=manager)
+    output = Output(response_id, said.reading)
+    return Job(draft, generation, output, tokens, owner=exchange.owner, store=service.responses, manager=manager)
 
 
 async def _in_background(job: Job) -> None:
@@ -82,8 +90,8 @@ async def _in_background(job: Job) -> None:
             (made,) = await collect(job.generation, failure_of_unasked_end)
             await job.end_whole(made)
         except RequestFailed as error:
-            job.end(error.failure, Output())
+            job.end(error.failure)
         except Exception:
             log.exception("the background response %s failed", job.draft.id)
             job.generation.is_broken = True
-            job.end(INTERNAL, Output())
+            job.end(INTERNAL)

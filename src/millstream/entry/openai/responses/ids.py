@@ -9,7 +9,7 @@ import re
 import uuid
 
 _RESPONSE_ID = re.compile(r"resp_([0-9a-f]{32})([0-9a-f]{1,8})")
-_ITEM_ID = re.compile(r"[a-z]{2,4}_([0-9a-f]{33,40})(?:_[0-9]{1,6})?")
+_ITEM_ID = re.compile(r"[a-z]{2,4}_([0-9a-f]{33,40})_o?[0-9]{1,6}")
 
 
 def new_response_id(entry: int) -> str:
@@ -23,9 +23,9 @@ def keeper(response_id: str) -> int | None:
     return None if match is None else int(match[2], 16)
 
 
-def output_id(response_id: str) -> str:
-    """The id of the message that a response made."""
-    return "msg_" + response_id.removeprefix("resp_")
+def output_id(prefix: str, response_id: str, index: int) -> str:
+    """The id of item `index` of what a response made; `prefix` says of what type it is."""
+    return f"{prefix}_{response_id.removeprefix('resp_')}_o{index}"
 
 
 def input_id(prefix: str, response_id: str, index: int) -> str:

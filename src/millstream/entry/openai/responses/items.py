@@ -93,15 +93,15 @@ def _part(part: Any, role: str, where: str) -> Item:
 
 
 def _function_call(item: Item, where: str) -> Item:
-    arguments = _string(item, "arguments", where)
+    arguments, status = _string(item, "arguments", where), _status(item, where)
     try:
         is_object = isinstance(msgspec.json.decode(arguments), dict)
     except (msgspec.DecodeError, RecursionError):
         is_object = False
-    if not is_object:
+    if not is_object and status == "completed":
         raise RequestError(f"{where}.arguments must be the JSON text of an object.", param=f"{where}.arguments")
     name, call_id = _string(item, "name", where), _string(item, "call_id", where)
-    return {"call_id": call_id, "name": name, "arguments": arguments, "status": _status(item, where)}
+    return {"call_id": call_id, "name": name, "arguments": arguments, "status": status}
 
 
 def _function_call_output(item: Item, where: str) -> Item:
@@ -115,7 +115,15 @@ def _function_call_output(item: Item, where: str) -> Item:
 
 
 def _reasoning(item: Item, where: str) -> Item:
-    """Listed as it came, for clients send it back with the answer it belongs to; no part of the prompt."""
+    """What the model thought, as it came. Clients send it back with the answer that it belongs to."""
+    content = item.get("content") or []
+    if not isinstance(content, list):
+        raise RequestError(f"{where}.content must be a list of parts.", param=f"{where}.content")
+    for index, part in enumerate(content):
+        at = f"{where}.content[{index}]"
+        if not isinstance(part, dict) or part.get("type") != "reasoning_text":
+            raise RequestError(f"{at} must be a part of the type `reasoning_text`.", param=at)
+        _string(part, "text", at)
     return {**{name: value for name, value in item.items() if name != "id"}, "summary": item.get("summary") or []}
 
 

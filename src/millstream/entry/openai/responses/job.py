@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import msgspec
 
 from millstream.entry.failure import Failure
 from millstream.entry.fields import Json
 from millstream.entry.generation import Generation
-from millstream.entry.openai.responses.body import Draft, Output, usage_of
+from millstream.entry.openai.responses.body import Draft, usage_of
+from millstream.entry.openai.responses.output import Output
 from millstream.entry.openai.responses.store import Live, ResponseStore
 from millstream.entry.openai.responses.tokens import TokenList
 from millstream.entry.release import release_after
 from millstream.entry.state import Phase
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.entry.whole import Whole, num_values
-from millstream.messages import FinishReason, ResponseRecord
+from millstream.messages import FinishReason, Length, ResponseRecord, Stop
 
 
 class Job:
@@ -32,6 +32,7 @@ class Job:
         self,
         draft: Draft,
         generation: Generation,
+        output: Output,
         tokens: TokenList,
         *,
         owner: str,
@@ -40,6 +41,7 @@ class Job:
     ) -> None:
         self.draft = draft
         self.generation = generation
+        self.output = output
         self.tokens = tokens
         self._owner = owner
         self._store = store
@@ -58,18 +60,28 @@ class Job:
             if self._body is None:
                 self._store.end(self.draft.id, None)
 
-    def end(self, end: FinishReason | Failure, made: Output) -> Json:
-        """The response has ended, with this in all. Returns the object; the same, when it had ended before."""
+    def end(self, end: FinishReason | Failure) -> Json:
+        """The response has ended, with what `output` has. Returns the object; the same, when it had ended before."""
         if self._body is None:
-            self._body = self.draft.ended(end, made, usage_of(self.generation))
+            self.close(end)
+            self._body = self.draft.ended(end, self.output.items, usage_of(self.generation))
             self._store.end(self.draft.id, self._record(self._body))
         return self._body
 
+    def close(self, end: FinishReason | Failure) -> list[Json]:
+        """Nothing more comes to the output of a response that ends so; the last events of it."""
+        return self.output.close(is_complete=isinstance(end, Stop), is_cut=not isinstance(end, Stop | Length))
+
     async def end_whole(self, whole: Whole) -> Json:
         """The response has ended, and this is all of it."""
-        work = partial(self.tokens.take, whole.text, whole.token_ids, whole.details, whole.finish)
-        listed = await self._manager.prompts.off_loop(num_values([whole]), work)
-        return self.end(whole.finish, Output(whole.text, listed))
+
+        def read() -> None:
+            listed = self.tokens.take(whole.text, whole.token_ids, whole.details, whole.finish)
+            self.output.take(whole.text, listed, is_last=True)
+
+        size = num_values([whole]) + (0 if self.output.is_plain else len(whole.text))
+        await self._manager.prompts.off_loop(size, read)
+        return self.end(whole.finish)
 
     def now(self) -> Json:
         """The object as it is now. Its output comes when it ends."""

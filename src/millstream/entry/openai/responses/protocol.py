@@ -11,6 +11,7 @@ from millstream.entry.grammar import spec_of
 from millstream.entry.limits import MinTokens, Priority, Rid, Salt, Timeout
 from millstream.entry.openai.logprob_options import MAX_TOP
 from millstream.entry.sampling import SamplingFields
+from millstream.entry.tools import ToolName
 from millstream.errors import RequestError
 from millstream.messages.grammar import GrammarSpec
 from millstream.messages.sampling import MAX_COUNT
@@ -36,6 +37,15 @@ INCLUDABLE = (  # beside `LOGPROBS`: parts of items that this server never makes
 )
 
 
+class FunctionTool(Struct, kw_only=True):
+    """An item of `tools`: a function that its client runs."""
+
+    type: Literal["function"]
+    name: ToolName
+    parameters: dict[str, Any] | None = None
+    description: str | None = None
+
+
 class ResponseStreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     """`stream_options`. `include_obfuscation` has no effect: nothing is padded. `include_progress` is our own."""
 
@@ -58,10 +68,10 @@ class ResponseRequest(SamplingFields, kw_only=True):
     include: list[str] = []
     top_logprobs: int = 0
     text: dict[str, Any] = {}
-    tool_choice: Literal["auto", "none"] = "auto"
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] = "auto"
     tools: list[Any] = []
     parallel_tool_calls: bool = True
-    max_tool_calls: int | None = None
+    max_tool_calls: int | None = None  # of tools that the server runs, and there are none
     truncation: Literal["disabled", "auto"] = "disabled"
     reasoning: dict[str, Any] = {}
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] = "auto"  # answered by `default`
@@ -80,13 +90,7 @@ class ResponseRequest(SamplingFields, kw_only=True):
 
     def grammars(self) -> list[GrammarSpec | None]:
         """What each field asks of the form of the text; `text` was checked."""
-        form = self.text.get("format") or {}
-        kind, own = form.get("type"), None
-        if kind == "json_schema":
-            own = spec_of("json_schema", form["schema"], "text.format.schema")
-        elif kind == "json_object":
-            own = GrammarSpec("json_object", param="text.format")
-        return [*super().grammars(), own]
+        return [*super().grammars(), text_form(self.text)]
 
     @property
     def wants_logprobs(self) -> bool:
@@ -127,7 +131,7 @@ class InputTokensRequest(Struct, kw_only=True):
     instructions: str | None = None
     previous_response_id: str | None = None
     text: dict[str, Any] = {}
-    tool_choice: Literal["auto", "none"] = "auto"
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] = "auto"
     tools: list[Any] = []
     parallel_tool_calls: bool = True
     truncation: Literal["disabled", "auto"] = "disabled"
@@ -138,14 +142,20 @@ class InputTokensRequest(Struct, kw_only=True):
 PromptRequest = ResponseRequest | InputTokensRequest
 
 
+def text_form(text: dict[str, Any]) -> GrammarSpec | None:
+    """What `text`, which was checked, asks of the form of the text."""
+    form = text.get("format") or {}
+    if form.get("type") == "json_schema":
+        return spec_of("json_schema", form["schema"], "text.format.schema")
+    return GrammarSpec("json_object", param="text.format") if form.get("type") == "json_object" else None
+
+
 def check_modes(request: PromptRequest) -> None:
     """Check fields that pass only where they ask for nothing.
 
     Raises:
         RequestError: one asks for what the server does not do.
     """
-    if request.tools:
-        raise refusal("tools", "tools are not supported by this server")
     if request.truncation != "disabled":
         raise refusal("truncation", "the input is never cut; what is too long is an error")
     for name, value in request.reasoning.items():
@@ -197,8 +207,25 @@ def _check_metadata(metadata: dict[str, str]) -> None:
 
 _NO_MANAGED = "it is kept by OpenAI's own service"
 
+TOOL = FieldRules(
+    honoured=FunctionTool,
+    example={
+        "type": "function",
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+    without_effect={"strict": "arguments are not constrained", "output_schema": "chat templates have no place for it"},
+    forms={"strict": bool, "output_schema": dict[str, Any]},
+    refused={
+        "allowed_callers": Refused("tools are called by the model alone", (["direct"], [])),
+        "defer_loading": Refused("there is no search for tools: all are told to the model", (False,)),
+        "async": Refused("a call waits for its output", (False,)),
+    },
+)
+
 RESPONSES = FieldRules(
     honoured=ResponseRequest,
+    parts={"tools": TOOL},
     example={"input": "Say hello"},
     without_effect={"prompt_cache_options": "prefixes are found by their tokens, and stay cached while there is room"},
     forms={"prompt_cache_options": dict[str, Any]},
@@ -221,6 +248,7 @@ RESPONSES = FieldRules(
 
 INPUT_TOKENS = FieldRules(
     honoured=InputTokensRequest,
+    parts={"tools": TOOL},
     example={"input": "Say hello"},
     refused={
         "conversation": Refused(f"{_NO_MANAGED}; use `previous_response_id`"),

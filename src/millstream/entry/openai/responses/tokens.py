@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from millstream.entry.fields import Json
+from collections.abc import Sequence
+
+from millstream.entry.fields import Json, refusal
 from millstream.entry.openai.choice_output import ChoiceOutput, OutputOptions
 from millstream.entry.openai.logprob_options import LogprobOptions
 from millstream.entry.openai.responses.protocol import LOGPROBS, ResponseRequest
 from millstream.entry.state import ReqState
 from millstream.entry.tokenize import check_has_logprobs
 from millstream.messages import EngineInfo, FinishReason, RowDetails
+from millstream.parsing.pipeline import Reading
 from millstream.text.tokenizer import Tokenizer
 
 
@@ -20,8 +23,25 @@ def logprob_options(request: ResponseRequest, engine: EngineInfo) -> LogprobOpti
     """
     if not request.wants_logprobs:
         return LogprobOptions()
-    check_has_logprobs(engine, "include" if LOGPROBS in request.include else "top_logprobs")
+    check_has_logprobs(engine, _field(request))
     return LogprobOptions(output=request.top_logprobs)
+
+
+def check_readable(logprobs: LogprobOptions, reading: Reading | None, request: ResponseRequest) -> None:
+    """Check that the tokens of an answer that is read so can be listed: only a message has a place for them.
+
+    Raises:
+        RequestError: they are asked for, and the answer may have other items.
+    """
+    if logprobs.output is not None and reading is not None:
+        name = _field(request)
+        raise refusal(
+            name, "only the text of a message has log probabilities, and this answer may have tool calls or reasoning"
+        )
+
+
+def _field(request: ResponseRequest) -> str:
+    return "include" if LOGPROBS in request.include else "top_logprobs"
 
 
 class TokenList:
@@ -41,7 +61,7 @@ class TokenList:
         return [] if logprobs is None else [_entry(each) for each in logprobs["content"]]
 
 
-def brief(logprobs: list[Json]) -> list[Json]:
+def brief(logprobs: Sequence[Json]) -> list[Json]:
     """As events have them: without bytes."""
     return [
         {"token": each["token"], "logprob": each["logprob"], "top_logprobs": [_pair(top) for top in each["top_logprobs"]]}

@@ -32,6 +32,9 @@ inline void require(bool is_so, const char* what) {
     if (!is_so) throw std::invalid_argument(what);
 }
 
+// a bit for each id, the lowest first; on x86-64 the halves of a word lie in the order of their ids
+inline Mask mask_of(const uint32_t* words, size_t count) { return {reinterpret_cast<const uint16_t*>(words), int(count) * 2}; }
+
 // "": the best of this machine's
 inline const Kernels& kernels_named(const std::string& isa) {
     const Kernels* kernels = find_kernels(isa.c_str());

@@ -162,7 +162,12 @@ class ModelObject {
             nb::tuple entry = nb::cast<nb::tuple>(item);
             const int output = nb::cast<int>(entry[0]);
             if (output < 0 || output >= model_->num_outputs()) throw std::invalid_argument("no such output");
-            draws.push_back({model_->logits() + size_t(output) * model_->logits_stride(), nb::cast<double>(entry[1]), nb::cast<int32_t>(entry[2]),
+            Mask mask;
+            if (!entry[7].is_none()) {
+                auto words = nb::cast<Column<const uint32_t>>(entry[7], false);  // a converted copy would not live on
+                mask = mask_of(words.data(), words.size());
+            }
+            draws.push_back({model_->logits() + size_t(output) * model_->logits_stride(), mask, nb::cast<double>(entry[1]), nb::cast<int32_t>(entry[2]),
                              nb::cast<double>(entry[3]), nb::cast<double>(entry[4]), nb::cast<uint64_t>(entry[5]), nb::cast<uint64_t>(entry[6])});
         }
         nb::gil_scoped_release release;
@@ -291,7 +296,7 @@ void bind_model(nb::module_& m) {
                      if (!fine[row]) out.append(row);
                  return out;
              })
-        // rows: (output, temperature, top_k, top_p, min_p, seed, index of the output token) each
+        // rows: (output, temperature, top_k, top_p, min_p, seed, index of the output token, mask or None) each. Returns -1 where no token may be drawn
         .def("draw", &ModelObject::draw, nb::arg("rows"))
         // questions: (first output, token ids, top, other ids) each. Returns for each, by output: of the token, the top ids, theirs, the others'
         .def("tell", &ModelObject::tell, nb::arg("questions"))

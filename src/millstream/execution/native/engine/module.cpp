@@ -4,7 +4,11 @@
 #include "bindings.h"
 #include "kernels/dispatch.h"
 
+// What Python takes this module to be (availability.py). Raised with every change of what is bound or of its arguments.
+constexpr int INTERFACE = 2;
+
 NB_MODULE(_native, m) {
+    m.attr("INTERFACE") = INTERFACE;
     m.def("instruction_set", []() -> nanobind::object {
         const ms::Kernels* best = ms::find_kernels("");
         return best ? nanobind::cast(best->name) : nanobind::none();

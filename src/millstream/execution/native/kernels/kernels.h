@@ -36,9 +36,16 @@ struct Attend {
     float* part_out;         // [head_dim]: sum of exp(score - max) * value
 };
 
+// Which ids may be drawn: a bit for each, the lowest first, in blocks of sixteen. Ids behind the last block may not.
+struct Mask {
+    const uint16_t* blocks = nullptr;  // null: all may
+    int num_blocks = 0;
+};
+
 // One row's part in sampling. The parameters are doubles as in Python: a temperature of 0.7 rounded to float draws other tokens.
 struct Draw {
     const float* logits;  // [vocab]; -inf: may not be drawn
+    Mask mask;
     double temperature;   // 0: the largest
     int32_t top_k;        // 0: all
     double top_p;         // 1: all
@@ -93,7 +100,7 @@ struct Kernels {
 
     // sampling.cpp
     Best (*argmax)(const float* logits, int n);
-    // as millstream.execution.sampling draws; -1 where no token may be drawn: all -inf, or one is NaN or +inf. `scratch`: draw_scratch_bytes(n)
+    // as millstream.execution.sampling draws; -1 where no token may be drawn: all are forbidden or -inf, or one that is not is NaN or +inf. `scratch`: draw_scratch_bytes(n)
     int32_t (*draw)(const Draw& row, int n, void* scratch);
 
     // logprobs.cpp

@@ -24,12 +24,32 @@ struct Border {
     Border or_higher(Border other) const { return keeps(other.logit, other.id) ? other : *this; }
 };
 
+// Logits of 0, 1, 2, ..., NEVER where a mask forbids an id.
+struct Logits {
+    const float* values;
+    Mask mask;
+    int count;
+
+    static constexpr uint32_t ALL = (1u << LANES) - 1;
+
+    // a bit for each of the sixteen ids from i on, a multiple of sixteen, that may be drawn
+    uint32_t allowed(int i) const { return !mask.blocks ? ALL : i / LANES < mask.num_blocks ? mask.blocks[i / LANES] : 0; }
+    // the logits from i on
+    MS_INLINE F16x at(int i) const {
+        const F16x own = load_up_to(count - i, values + i, NEVER);
+        return mask.blocks ? select(allowed(i), own, set1(NEVER)) : own;
+    }
+};
+
 // Logits in ascending order of their ids.
 struct Row {
     const float* logits;
     const double* weights;  // readable to a multiple of 16, 0 past the end; null: each weighs 1
     const int32_t* ids;     // null: 0, 1, 2, ...
     int count;
+    Mask mask;              // of a row with all ids
+
+    MS_INLINE F16x at(int i) const { return Logits{logits, mask, count}.at(i); }
 
     double weight(int i) const { return weights ? weights[i] : 1.0; }
     int32_t id(int i) const { return ids ? ids[i] : i; }
@@ -46,6 +66,7 @@ public:
 
     // keeps everything where all of it is less than needed
     Border find() {
+        if (row_.mask.blocks && row_.count <= FEW) leave_between();  // else the loop does
         while (row_.count > FEW) {
             if (has_several_values()) try_pivots();
             leave_between();
@@ -70,7 +91,7 @@ private:
             sums[j] = doubles(0);
         }
         for (int i = 0; i < row_.count; i += LANES) {
-            F16x logits = load_up_to(row_.count - i, row_.logits + i, NEVER);
+            F16x logits = row_.at(i);
             logits = if_less(set1(high_), logits, set1(NEVER), logits);  // above_ has them
             if (!lanes_at_least(logits, set1(pivots[0]))) continue;
             D8x low = low_doubles(logits), high = high_doubles(logits);
@@ -95,7 +116,7 @@ private:
         int left = 0;
         const F16x low = set1(next_above(low_)), high = set1(high_);
         for (int i = 0; i < row_.count; i += LANES) {
-            F16x logits = load_up_to(row_.count - i, row_.logits + i, NEVER);
+            F16x logits = row_.at(i);
             logits = if_less(high, logits, set1(NEVER), logits);
             for (uint32_t lanes = lanes_at_least(logits, low); lanes; lanes &= lanes - 1, ++left) {
                 const int from = i + __builtin_ctz(lanes);
@@ -105,7 +126,7 @@ private:
             }
         }
         std::fill(weights_ + left, weights_ + left + LANES, 0.0);
-        row_ = {logits_, weights_, ids_, left};
+        row_ = {logits_, weights_, ids_, left, {}};
     }
 
     struct Ranked {

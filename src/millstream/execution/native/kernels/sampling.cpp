@@ -15,10 +15,11 @@ namespace {
 constexpr double NO_WEIGHT = 746;  // exp of minus this is 0 in doubles
 constexpr double LOG2_E = 1.4426950408889634;
 
-int first_at_least(const float* logits, int n, float border) {
-    for (int i = 0; i < n; i += LANES) {
-        uint32_t found = lanes_at_least(load_up_to(n - i, logits + i, NEVER), set1(border));
-        if (found) return std::min(i + __builtin_ctz(found), n - 1);
+int first_at_least(const Logits& logits, float border) {
+    for (int i = 0; i < logits.count; i += LANES) {
+        if (!logits.allowed(i)) continue;
+        uint32_t found = lanes_at_least(logits.at(i), set1(border));
+        if (found) return std::min(i + __builtin_ctz(found), logits.count - 1);
     }
     return 0;
 }
@@ -27,17 +28,17 @@ int first_at_least(const float* logits, int n, float border) {
 class Drawing {
 public:
     Drawing(const Draw& row, int n, int best, float smallest, void* scratch)
-        : row_(row), n_(n), best_(best), largest_(row.logits[best]), weights_(static_cast<double*>(scratch)), search_scratch_(weights_ + n + LANES) {
+        : row_(row), logits_{row.logits, row.mask, n}, n_(n), best_(best), largest_(row.logits[best]), weights_(static_cast<double*>(scratch)), search_scratch_(weights_ + n + LANES) {
         lowest_ = std::max(next_below(smallest), at_weight(-NO_WEIGHT));
     }
 
     int32_t run() {
-        if (row_.top_k > 0 && row_.top_k < n_) border_ = search({row_.logits, nullptr, nullptr, n_}, row_.top_k, lowest_);
+        if (row_.top_k > 0 && row_.top_k < n_) border_ = search({row_.logits, nullptr, nullptr, n_, row_.mask}, row_.top_k, lowest_);
         if (row_.top_p < 1) {
             const double whole = weigh_all();
             // what weighs less than its share of the 1 - top_p that may be left out cannot be the border
             const float low = std::max(lowest_, at_weight(std::log((1 - row_.top_p) * whole / n_) - 1e-3));
-            border_ = border_.or_higher(search({row_.logits, weights_, nullptr, n_}, row_.top_p * whole, low));
+            border_ = border_.or_higher(search({row_.logits, weights_, nullptr, n_, row_.mask}, row_.top_p * whole, low));
         }
         return first_to_arrive();
     }
@@ -59,7 +60,7 @@ private:
         const D8x most = doubles(largest_), temperature = doubles(row_.temperature);
         const F16x lowest = set1(std::max(border_.logit, lowest_));
         for (int i = 0; i < n_; i += LANES) {
-            F16x logits = load_up_to(n_ - i, row_.logits + i, NEVER);
+            F16x logits = logits_.at(i);
             D8x low = doubles(0), high = doubles(0);
             if (const uint32_t kept = lanes_at_least(logits, lowest)) {
                 logits = if_less(logits, lowest, set1(NEVER), logits);
@@ -97,7 +98,8 @@ private:
         auto reach_of_largest = [&] { return set1(static_cast<float>(std::log2(-arrival) + BITS_OF_ONE + HALF_RANGE + SLACK)); };
         F16x most = reach_of_largest();
         for (int i = 0; i < n_; i += LANES) {
-            F16x reach = fma(load_up_to(n_ - i, row_.logits + i, NEVER) - set1(largest_), steepness, most);
+            if (!logits_.allowed(i)) continue;
+            F16x reach = fma(logits_.at(i) - set1(largest_), steepness, most);
             U16x complement = (uniform_bits(key, i) ^ words(~0u)) >> 1;  // (1 - u) 2^31, rounded down
             F16x distance = to_floats(bits_of(to_floats(complement))) * set1(0x1p-23f);
             for (uint32_t lanes = lanes_at_least(reach, distance); lanes; lanes &= lanes - 1) {
@@ -115,6 +117,7 @@ private:
     }
 
     const Draw& row_;
+    Logits logits_;
     int n_;
     int32_t best_;
     float largest_;
@@ -129,14 +132,15 @@ private:
 Best argmax(const float* logits, int n) {
     Scan seen = scan(logits, n);
     bool is_finite = !seen.has_nan && seen.largest < INFINITY && seen.smallest > -INFINITY;
-    int token = first_at_least(logits, n, seen.largest);
+    int token = first_at_least({logits, {}, n}, seen.largest);
     return {token, logits[token], is_finite};
 }
 
 int32_t draw(const Draw& row, int n, void* scratch) {
-    Scan seen = scan(row.logits, n);
+    const Logits logits{row.logits, row.mask, n};
+    Scan seen = row.mask.blocks ? scan_allowed(logits) : scan(row.logits, n);
     if (seen.has_nan || !(std::fabs(seen.largest) < INFINITY)) return -1;
-    int best = first_at_least(row.logits, n, seen.largest);
+    int best = first_at_least(logits, seen.largest);
     if (row.temperature <= 0 || row.top_k == 1) return best;
     return Drawing(row, n, best, seen.smallest, scratch).run();
 }

@@ -22,4 +22,17 @@ MS_INLINE Scan scan(const float* logits, int n) {
     return {largest(most), -largest(zero() - least), total != total};
 }
 
+// only at those that may be drawn; the smallest is said to be NEVER, which is a lower bound
+MS_INLINE Scan scan_allowed(const Logits& logits) {
+    F16x most = set1(NEVER), nan = zero();
+    for (int i = 0; i < logits.count; i += LANES) {
+        if (!logits.allowed(i)) continue;
+        F16x x = logits.at(i);
+        most = max(x, most);
+        nan = nan + min(zero(), x);
+    }
+    float total = sum(nan);
+    return {largest(most), NEVER, total != total};
+}
+
 }  // namespace ms::MS_ISA

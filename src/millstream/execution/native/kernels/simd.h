@@ -66,6 +66,8 @@ MS_INLINE F16x first(int n, F16x a, F16x b) {
 MS_INLINE F16x if_less(F16x a, F16x b, F16x yes, F16x no) {
     return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), no.v, yes.v)};
 }
+// a in the lanes that have a bit, b in the others
+MS_INLINE F16x select(uint32_t lanes, F16x a, F16x b) { return {_mm512_mask_blend_ps(static_cast<__mmask16>(lanes), b.v, a.v)}; }
 // a bit for each lane where a >= b
 MS_INLINE uint32_t lanes_at_least(F16x a, F16x b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
 // lanes are pairs (x, y) and (cos, sin): (x cos - y sin, y cos + x sin)
@@ -152,6 +154,13 @@ MS_INLINE F16x first(int n, F16x a, F16x b) {
 }
 MS_INLINE F16x if_less(F16x a, F16x b, F16x yes, F16x no) {
     return {_mm256_blendv_ps(no.lo, yes.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)), _mm256_blendv_ps(no.hi, yes.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
+}
+MS_INLINE __m256 eight_lanes(uint32_t lanes) {  // all bits set in the lanes that have one of the lowest eight
+    const __m256i each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(lanes)), each), each));
+}
+MS_INLINE F16x select(uint32_t lanes, F16x a, F16x b) {
+    return {_mm256_blendv_ps(b.lo, a.lo, eight_lanes(lanes)), _mm256_blendv_ps(b.hi, a.hi, eight_lanes(lanes >> 8))};
 }
 MS_INLINE uint32_t lanes_at_least(F16x a, F16x b) {
     int lo = _mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_GE_OQ)), hi = _mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ));

@@ -267,7 +267,7 @@ def test_input_tokens_are_counted_as_they_would_be_used() -> None:
         counted = await post(entry.app, f"{PATH}/input_tokens", fields)
         assert counted.body == {"object": "response.input_tokens", "input_tokens": two["usage"]["input_tokens"]}
         for body, param in (
-            ({}, "input"), ({"input": [5]}, "input[0]"), ({"input": "hi", "tools": [{}]}, "tools"),
+            ({}, "input"), ({"input": [5]}, "input[0]"), ({"input": "hi", "tools": [{}]}, "tools[0].type"),
             ({"input": "hi", "n": 1}, "n"), ({"input": "hi", "conversation": "c"}, "conversation"),
             ({"input": "hi", "truncation": "auto"}, "truncation"),
         ):  # fmt: skip

@@ -25,7 +25,7 @@ def messages_of(value: Any, instructions: str | None = None) -> list[dict[str, A
 def test_ids_say_who_keeps_a_response_and_which_one_has_an_item(number: int) -> None:
     response_id = new_response_id(number)
     assert keeper(response_id) == number
-    assert response_of(output_id(response_id)) == response_id
+    assert response_of(output_id("fc", response_id, 2)) == response_id
     assert response_of(input_id("fco", response_id, 17)) == response_id
 
 
