@@ -53,6 +53,8 @@ class HttpOptions:
     """Processes that answer HTTP, all of them on the one port."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may use the server, such as `https://chat.example.com`, or `*`. Default: none (CORS)."""
+    disable_page: bool = False
+    """Do not serve the web page at `/`."""
     max_connections: int = 10_000
     """Connections that may be open; what comes on one more is refused with 429."""
     max_body_bytes: int = 32 * 1024 * 1024
@@ -79,8 +81,8 @@ class KeyOptions:
     """Keys: who may use it."""
 
     api_key: tuple[str, ...] = field(default=(), repr=False)
-    """Keys that clients must send as `Authorization: Bearer KEY`, on all routes but /health, /health_generate and
-    /ready. Default: no key."""
+    """Keys that clients must send as `Authorization: Bearer KEY`, on all routes but /health, /health_generate, /ready
+    and the files of the web page. Default: no key."""
     api_key_file: str | None = None
     """File with such keys, one a line: an option shows in the list of processes while the server starts."""
     admin_api_key: tuple[str, ...] = field(default=(), repr=False)
