@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from tests.support.server import running_server
+
+hypothesis.settings.register_profile("patient", deadline=None)  # how long an example takes is the machine's business
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
