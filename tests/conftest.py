@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.server import running_server
 
-hypothesis.settings.register_profile("patient", deadline=None)  # how long an example takes is the machine's business
+# how long an example takes depends on what else the machine does
+hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
 

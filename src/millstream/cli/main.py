@@ -44,6 +44,7 @@ app = App(
 # loaded when they are asked for: `serve` needs none of what they need
 app.command("millstream.cli.chat.command:app", name="chat")
 app.command("millstream.cli.bench.command:app", name="bench")
+app.command("millstream.cli.trace:app", name="trace")
 START = Group("Start", sort_key=0)
 ConfigFile = Annotated[str | None, Parameter(name="--config", group=START)]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", show_env_var=False, show_default=False)]
@@ -77,7 +78,7 @@ def serve(
         Print the plan of --dry-run as JSON.
     """
     config = ServerConfig() if options is None else ServerConfig(**vars(options))
-    configure_logging("supervisor", config.log_level)
+    configure_logging("supervisor", config.log_level, config.log_format)
     try:
         given = sources.differences(config if path is None else dataclasses.replace(config, model=path))
         config = _resolve(config, path)
