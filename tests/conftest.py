@@ -25,7 +25,7 @@ def scripted_server() -> Iterator[str]:
 
 @pytest.hookimpl(tryfirst=True)  # before marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole servers that die, and benchmarks, take seconds each: none of them is part of the quick run."""
+    """Whole servers that die, browsers and benchmarks take seconds each: none of them is part of the quick run."""
     for item in items:
-        if item.path.parent.name in ("lifecycle", "benchmarks"):
+        if item.path.parent.name in ("lifecycle", "benchmarks", "browser"):
             item.add_marker(pytest.mark.long)

@@ -53,6 +53,8 @@ class HttpOptions:
     """Processes that answer HTTP, all of them on the one port."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may use the server, such as `https://chat.example.com`, or `*`. Default: none (CORS)."""
+    disable_page: bool = False
+    """Do not serve the web page at `/`."""
     max_connections: int = 10_000
     """Connections that may be open; what comes on one more is refused with 429."""
     max_body_bytes: int = 32 * 1024 * 1024
@@ -79,8 +81,8 @@ class KeyOptions:
     """Keys: who may use it."""
 
     api_key: tuple[str, ...] = field(default=(), repr=False)
-    """Keys that clients must send as `Authorization: Bearer KEY`, on all routes but /health, /health_generate and
-    /ready. Default: no key."""
+    """Keys that clients must send as `Authorization: Bearer KEY`, on all routes but /health, /health_generate, /ready
+    and the files of the web page. Default: no key."""
     api_key_file: str | None = None
     """File with such keys, one a line: an option shows in the list of processes while the server starts."""
     admin_api_key: tuple[str, ...] = field(default=(), repr=False)
@@ -193,6 +195,9 @@ class TimelineOptions:
 
     max_recent_requests: int = 512
     """Requests that are kept to be looked at after their end, by all entry workers together, each its part. 0: none is."""
+    otlp_endpoint: str | None = None
+    """OpenTelemetry collector that gets each request's spans at its end, over HTTP, such as `http://localhost:4318`. Needs
+    `pip install millstream[otel]`. Default: none."""
     hide_timeline_text: bool = False
     """Keep no text in timelines: else they have a few tokens of the prompt around the place where the cached prefix ended."""
 
@@ -248,6 +253,8 @@ class ServerConfig(
         for origin in self.allowed_origins:
             if not _ORIGIN.fullmatch(origin):
                 raise StartupError(f"allowed_origins has `{origin}`", hint="an origin is like `https://host:port`, or `*`")
+        if self.otlp_endpoint is not None and not _COLLECTOR.fullmatch(self.otlp_endpoint):
+            raise StartupError(f"otlp_endpoint is `{self.otlp_endpoint}`", hint="a collector is like `http://host:4318`")
         self._check_numbers()
         if self.chunked_prefill_size <= self.max_running_requests:
             raise StartupError(
@@ -269,6 +276,7 @@ class ServerConfig(
 GROUPS = ServerConfig.__bases__  # a group's title is what its docstring says before a colon
 SECRETS = ("api_key", "admin_api_key")  # options whose values are never shown
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+/?", re.IGNORECASE)
+_COLLECTOR = re.compile(r"https?://[^/\s]+(/\S*)?", re.IGNORECASE)
 
 _ORDERED = (
     ("max_held_body_bytes", "max_body_bytes"),

@@ -30,6 +30,9 @@ from millstream.messages import (
     LiveRequest,
     Measures,
     ProcessState,
+    RadixNode,
+    RadixReply,
+    RadixReq,
     Rejection,
     RowDetails,
     ServerState,
@@ -89,6 +92,7 @@ class FakeEngine:
         self.live: list[LiveRequest] = []  # what it says of live requests
         self.num_live = 0  # what it says to a flush
         self.num_steps = 7
+        self.tree: list[RadixNode] = []
         self.pid = 1
         self._made: dict[str, int] = {}
         self._tasks: list[asyncio.Future[None]] = []
@@ -104,6 +108,8 @@ class FakeEngine:
         elif isinstance(message, FlushReq):
             pages = 0 if self.num_live else 3
             asyncio.get_running_loop().call_soon(self.handle, FlushReply(message.id, self.num_live, pages))
+        elif isinstance(message, RadixReq):
+            asyncio.get_running_loop().call_soon(self.handle, RadixReply(message.id, self.tree[: message.max_nodes], 9, 6, 2))
         elif isinstance(message, JourneysReq):
             asyncio.get_running_loop().call_soon(self.handle, JourneysReply(message.id, list(self.live)))
         elif isinstance(message, StatsReq):

@@ -22,6 +22,8 @@ from millstream.messages import (
     JourneysReq,
     LedgerQuery,
     LiveRequest,
+    RadixReply,
+    RadixReq,
     RequestRecord,
     RequestsReply,
     RequestsReq,
@@ -38,7 +40,7 @@ from millstream.messages.workers import ResponseAction
 
 ANSWER_TIMEOUT_S = 5.0
 WORKER_TIMEOUT_S = 2.0
-Answer = StatsReply | AbortOthersReply | FlushReply | WorkerReply | ResponseReply | RequestsReply | JourneysReply
+Answer = StatsReply | AbortOthersReply | FlushReply | RadixReply | WorkerReply | ResponseReply | RequestsReply | JourneysReply
 ANSWERS: tuple[type, ...] = get_args(Answer)
 
 
@@ -82,6 +84,16 @@ class Questions:
             EngineDeadError: the scheduler does not answer.
         """
         reply: FlushReply = await self._ask(self._to_scheduler, partial(FlushReq, entry=self._entry), ANSWER_TIMEOUT_S)
+        return reply
+
+    async def radix(self, max_nodes: int) -> RadixReply:
+        """Ask the scheduler for its prefix tree: the `max_nodes` nodes that were used last.
+
+        Raises:
+            EngineDeadError: the scheduler does not answer.
+        """
+        ask = partial(RadixReq, entry=self._entry, max_nodes=max_nodes)
+        reply: RadixReply = await self._ask(self._to_scheduler, ask, ANSWER_TIMEOUT_S)
         return reply
 
     async def worker(self, to_worker: Sender, ledger: LedgerQuery | None = None, *, metrics: bool = False) -> WorkerReport:

@@ -14,6 +14,8 @@ from millstream.errors import InvariantError
 from millstream.kv.divergence import diverged
 from millstream.kv.pages import Owner, PageAllocator
 from millstream.kv.radix_cache import Match, Node, RadixCache
+from millstream.kv.radix_view import view
+from millstream.messages import RadixReply
 from millstream.messages.journey import Divergence
 from millstream.observe.ledger import Account, ReleaseCause
 
@@ -199,6 +201,10 @@ class KVPool:
         pages = self._cache.evict(self._cache.num_pages)
         self._pages.free_from_tree(pages)
         return len(pages)
+
+    def view(self, number: int, max_nodes: int) -> RadixReply:
+        """The prefix tree, for who asked the question `number`. Changes nothing."""
+        return view(self._cache, number, max_nodes)
 
     def audit_counts(self, *, idle: bool) -> None:
         """Check, in no time, that no page is lost; where nothing runs, also that every page is free or evictable.

@@ -70,6 +70,16 @@ class RadixCache:
         self.evictable_pages = 0
         self.num_pins = 0  # what `pin` gave out and `unpin` has not taken back
 
+    @property
+    def root(self) -> Node:
+        """The node above all others, with no tokens; for who looks at the tree."""
+        return self._root
+
+    @property
+    def clock(self) -> int:
+        """What the tree counts: a use is the later, the higher its number."""
+        return self._clock
+
     def match(self, namespace: str, token_ids: Sequence[int], max_pages: int) -> Match:
         """Find the longest prefix of `token_ids` in whole pages, `max_pages` at most. Changes nothing, not even recency."""
         node = self._root

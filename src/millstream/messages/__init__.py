@@ -4,10 +4,11 @@
 | --- | --- |
 | `GenerateReqInput` | adapters -> TokenizerManager (same process) |
 | `TokenizedGenerateReqInput`, `AbortReq`, `AbortOthersReq`, `PauseReq`, `ResumeReq` | entry -> scheduler |
-| `StatsReq`, `FlushReq`, `Delivered`, `ReplayReq`, `JourneysReq` | entry -> scheduler |
+| `StatsReq`, `FlushReq`, `RadixReq`, `Delivered`, `ReplayReq`, `JourneysReq` | entry -> scheduler |
 | `BatchTokenIDOutput`, `Replay`, `StatsReply` (passing through) | scheduler -> detokenizer |
 | `BatchStrOutput`, `StatsReply` | detokenizer -> entry |
-| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice`, `FlushReply`, `JourneysReply` | scheduler -> entry |
+| `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice` | scheduler -> entry |
+| `FlushReply`, `RadixReply`, `JourneysReply` | scheduler -> entry |
 | `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply`, `RequestsReq`, `RequestsReply` | entry -> entry |
 | `Ready`, `ChildError`, `Heartbeat`, `Measures` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
 """
@@ -42,6 +43,7 @@ from millstream.messages.generate import GenerateReqInput
 from millstream.messages.journey import Journey, JourneysReply, JourneysReq, LiveRequest
 from millstream.messages.ledger import Book, LedgerQuery
 from millstream.messages.measures import Measures
+from millstream.messages.radix import RadixNode, RadixReply, RadixReq
 from millstream.messages.replay import Delivered, Received, Replay, ReplayedRequest, ReplayReq
 from millstream.messages.requests import RequestRecord, RequestsReply, RequestsReq, TraceContext
 from millstream.messages.sampling import SamplingParams
@@ -59,6 +61,7 @@ ToScheduler = (
     | ResumeReq
     | StatsReq
     | FlushReq
+    | RadixReq
     | Delivered
     | ReplayReq
     | JourneysReq
@@ -71,6 +74,7 @@ ToEntry = (
     | AbortOthersReply
     | AbortNotice
     | FlushReply
+    | RadixReply
     | JourneysReply
     | StatsReply
     | WorkerReq
@@ -116,6 +120,9 @@ __all__ = [
     "ProcessState",
     "Progress",
     "ProgressOutput",
+    "RadixNode",
+    "RadixReply",
+    "RadixReq",
     "Ready",
     "Received",
     "Rejection",

@@ -35,6 +35,7 @@ from millstream.messages import (
     Length,
     PauseReq,
     ProgressOutput,
+    RadixReq,
     ReplayReq,
     ResumeReq,
     StatsReply,
@@ -147,6 +148,7 @@ class Scheduler:
             JourneysReq: self._answer_journeys,
             StatsReq: self._answer_stats,
             FlushReq: self._flush,
+            RadixReq: self._show_tree,
         }
         self._num_steps = 0
         self._meter = meter or Meter()
@@ -465,6 +467,9 @@ class Scheduler:
         num_live = len(self._live)
         num_pages = 0 if num_live else self._pool.flush()
         self._to_entry(message.entry).send(FlushReply(message.id, num_live, num_pages))
+
+    def _show_tree(self, message: RadixReq) -> None:
+        self._to_entry(message.entry).send(self._pool.view(message.id, message.max_nodes))
 
     def _answer_journeys(self, message: JourneysReq) -> None:
         requests = [live_request(req, self._stays) for req in self._live.values()]

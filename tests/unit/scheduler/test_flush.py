@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.messages import FlushReply, FlushReq, PauseReq
+from millstream.messages import FlushReply, FlushReq, PauseReq, RadixReply, RadixReq
 from tests.unit.scheduler.harness import Desk, desk
 
 
@@ -45,3 +45,20 @@ def test_a_flush_changes_nothing_while_a_request_is_live(state: str) -> None:
         at.scheduler.handle(PauseReq("second"))
     assert flush(at).num_live == 1
     assert at.stats().pages_cached >= cached
+
+
+def test_the_tree_that_a_flush_empties_can_be_looked_at() -> None:
+    at, _ = desk()
+
+    def look() -> RadixReply:
+        at.scheduler.handle(RadixReq(4, 3, 10))
+        reply: RadixReply = at.to_entry.sent[-1]
+        assert (at.asked_entries[-1], reply.id) == (3, 4)
+        return reply
+
+    assert look().nodes == []
+    at.submit("first", input_ids=list(range(5, 25)), max_new=2)
+    at.run()
+    assert look().num_pages == at.stats().pages_cached == sum(node.num_pages for node in look().nodes)
+    flush(at)
+    assert look().nodes == []

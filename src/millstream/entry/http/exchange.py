@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -159,13 +159,13 @@ class Exchange:
         """Answer with `body` as JSON; bytes are taken as JSON already."""
         await self._send_whole(JSON, body if isinstance(body, bytes) else msgspec.json.encode(body), status, headers)
 
-    async def send_text(self, body: bytes, content_type: str) -> None:
+    async def send_text(self, body: bytes, content_type: str, *, headers: Sequence[Header] = ()) -> None:
         """Answer with something else than JSON."""
-        await self._send_whole((b"content-type", content_type.encode("ascii")), body)
+        await self._send_whole((b"content-type", content_type.encode("ascii")), body, headers=headers)
 
-    async def send_empty(self, headers: Sequence[Header]) -> None:
-        """Answer with 204, which has no body."""
-        await self._start(204, list(headers))
+    async def send_empty(self, headers: Sequence[Header], *, status: Literal[204, 304] = 204) -> None:
+        """Answer with a status that has no body."""
+        await self._start(status, list(headers))
         await self._write({"type": "http.response.body", "body": b""})
 
     async def send_failure(self, failure: Failure, *, headers: Sequence[Header] = ()) -> None:

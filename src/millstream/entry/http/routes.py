@@ -18,11 +18,12 @@ from millstream.entry.native.abort import abort_request
 from millstream.entry.native.flush import flush_cache
 from millstream.entry.native.generate import generate
 from millstream.entry.native.health import health_generate
-from millstream.entry.native.info import health, model, model_info, models, ready, root, server_info
+from millstream.entry.native.info import health, model, model_info, models, ready, server_info
 from millstream.entry.native.ledger import debug_ledger
 from millstream.entry.native.metrics import metrics
 from millstream.entry.native.parse import parse_function_call, separate_reasoning
 from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, PARSE_CALLS, SCORE, SEPARATE, TOKENIZE
+from millstream.entry.native.radix import debug_radix
 from millstream.entry.native.requests import list_requests, show_request
 from millstream.entry.native.score import score
 from millstream.entry.native.tokenize import detokenize, tokenize
@@ -42,6 +43,7 @@ from millstream.entry.openai.responses.stored import (
     list_input_items,
     read_response,
 )
+from millstream.entry.page import page_file, root
 from millstream.entry.service import Service
 
 
@@ -56,7 +58,8 @@ async def openapi(exchange: Exchange, service: Service) -> None:
 
 
 ROUTES: tuple[Route, ...] = (
-    get("/", root),
+    get("/", root, access="open"),
+    get("/page/{file}", page_file, access="open"),
     get("/health", health, access="open"),
     get("/ready", ready, access="open"),
     get("/health_generate", health_generate, query=("timeout",), access="open"),
@@ -68,8 +71,9 @@ ROUTES: tuple[Route, ...] = (
     post("/flush_cache", flush_cache, None, access="admin"),
     get("/metrics", metrics, access="open"),
     get("/debug/ledger", debug_ledger, query=("rid",), access="admin"),
+    get("/debug/radix", debug_radix, query=("max_nodes",), access="admin"),
     get("/v1/requests", list_requests),
-    get("/v1/requests/{rid}", show_request),
+    get("/v1/requests/{rid}", show_request, query=("format",)),
     get("/openapi.json", openapi),
     get("/v1/capabilities", capabilities),
     get("/v1/models", models),

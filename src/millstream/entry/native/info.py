@@ -16,13 +16,6 @@ from millstream.ipc.address import entry_name
 from millstream.messages import WorkerReport
 
 
-async def root(exchange: Exchange, service: Service) -> None:
-    """Say who is here."""
-    await exchange.send_json(
-        {"name": "millstream", "version": __version__, "openai_base_path": "/v1", "health": "/health", "info": "/server_info"}
-    )
-
-
 async def health(exchange: Exchange, service: Service) -> None:
     """Liveness: 503 until the server is ready for the first time, then 200 as long as it lives, whatever it is busy with."""
     service.check_alive()

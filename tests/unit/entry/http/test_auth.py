@@ -1,4 +1,4 @@
-"""API keys: every route but the probes needs one, admin routes an admin's, and no answer tells more than that."""
+"""API keys: every route but the probes and the page needs one, admin routes an admin's, and no answer tells more than that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from millstream.messages import TokenizedGenerateReqInput
 from tests.support.asgi import Call, Response, post, run
 from tests.support.engine import Entry
 
-OPEN = {route.path for route in ROUTES if route.access == "open"}
+FILE = "/page/app.js"
+PATHS = {route.path.replace("/page/{file}", FILE): route.access for route in ROUTES}
+OPEN = {path for path, access in PATHS.items() if access == "open"}
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -24,9 +26,9 @@ async def ask(entry: Entry, method: str, path: str, authorization: str | None, b
     return await Call(entry.app, path, body, method=method, headers=headers).response()
 
 
-@pytest.mark.parametrize("path", [*{route.path: None for route in ROUTES}, "/v1/models/tiny", "/no/such/path"])
+@pytest.mark.parametrize("path", [*PATHS, "/v1/models/tiny", "/no/such/path"])
 @pytest.mark.parametrize("authorization", [None, "Bearer wrong", "secret"])
-def test_without_a_key_nothing_is_answered_but_probes(path: str, authorization: str | None) -> None:
+def test_without_a_key_nothing_is_answered_but_probes_and_the_page_s_files(path: str, authorization: str | None) -> None:
     async def scenario() -> None:
         entry = Entry(ServerConfig(api_key=("secret",)))
         for method in ("GET", "POST", "HEAD", "OPTIONS"):
