@@ -22,7 +22,13 @@ from millstream.text.tokenizer import load_scripted_tokenizer
 from tests.support.published_tokenizers import published
 from tests.support.walks import Walker
 
-VOCABULARIES = ["scripted", "qwen3", "deepseek_v3", "gptoss", "llama3_1", "tekken"]
+OWN = {
+    "deepseekv3": "deepseek_v3",
+    "deepseekv31": "deepseek_v3",
+    "gpt-oss": "gptoss",
+    "mistral": "tekken",
+    "llama3": "llama3_1",
+}
 WEATHER = {
     "type": "object",
     "properties": {
@@ -48,6 +54,7 @@ PLACE = {
     },
     "required": ["at", "code"],
 }
+FORMATS = [format_ for format_ in TOOL_FORMATS if format_.written]
 SCHEMAS: dict[str, Any] = {
     "get_weather": WEATHER,
     "ping": None,
@@ -88,33 +95,31 @@ def schemas_for(format_: ToolFormat) -> dict[str, Any]:
     return {**SCHEMAS, "find-place": {**PLACE, "properties": properties}}
 
 
-@pytest.mark.parametrize("name", VOCABULARIES)
-@pytest.mark.parametrize("format_", TOOL_FORMATS, ids=lambda format_: format_.name)
-def test_enforced_calls_are_read_back_whole(format_: ToolFormat, name: str) -> None:
+@pytest.mark.parametrize("is_own", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("format_", FORMATS, ids=lambda format_: format_.name)
+def test_enforced_calls_are_read_back_whole(format_: ToolFormat, is_own: bool) -> None:
+    name = OWN.get(format_.name, "qwen3") if is_own else "scripted"
     schemas = schemas_for(format_)
     drawn = random.Random(f"{format_.name} {name}")
     walks = walker(name)
     matcher = walks.matcher(spec_of(TurnPlan(calls=planned(format_, schemas, is_required=True))))
-    called = set()
-    for _ in range(12):
+    for _ in range(3 if is_own else 8):
         text = walks.walk(matcher, drawn, ends=ends_of(format_))
         parsed = parse(text, Reading(tool_format=format_, tools=Tools(schemas)))
         assert parsed.ends_in_calls and not parsed.content, text
         for call in parsed.calls:
-            called.add(call.name)
             arguments = json.loads(call.arguments)
             jsonschema.validate(arguments, schemas[call.name] or {"maxProperties": 0})
             assert call.name in ("get_weather", "find-place") or arguments == {}
-    assert len(called) > 1
 
 
-@pytest.mark.parametrize("format_", TOOL_FORMATS, ids=lambda format_: format_.name)
+@pytest.mark.parametrize("format_", FORMATS, ids=lambda format_: format_.name)
 def test_one_call_is_exactly_one_and_comes_after_the_thought(format_: ToolFormat) -> None:
     drawn = random.Random(format_.name)
-    walks = walker("gptoss" if format_.name == "gpt-oss" else "qwen3")
+    walks = walker("scripted")
     thinks = reasoning_format("gpt-oss" if format_.name == "gpt-oss" else "qwen3")
     for place in ("open", "possible", "over"):
-        if place == "open" and thinks.is_anywhere:
+        if place == "open" and thinks.frames is not None:
             continue
         thought = PlannedThought(frame=thinks.frame, place=place)
         plan = TurnPlan(thought=thought, calls=planned(format_, SCHEMAS | {"find-place": None}, is_required=True, max_calls=1))
@@ -126,7 +131,7 @@ def test_one_call_is_exactly_one_and_comes_after_the_thought(format_: ToolFormat
             assert len(parsed.calls) == 1 and parsed.calls[0].is_complete and not parsed.content, text
 
 
-@pytest.mark.parametrize("format_", TOOL_FORMATS, ids=lambda format_: format_.name)
+@pytest.mark.parametrize("format_", FORMATS, ids=lambda format_: format_.name)
 def test_beside_text_or_a_form_calls_are_whole_as_well(format_: ToolFormat) -> None:
     drawn = random.Random(format_.name)
     walks = walker("scripted")
