@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import jiter
@@ -245,12 +246,23 @@ def test_a_template_that_opened_the_tag_begins_the_answer_with_a_thought() -> No
     assert [(block.type, block.to_dict()[block.type]) for block in message.content] == [("thinking", "2+2"), ("text", "4")]
 
 
-def kwargs_of(template_variable: str) -> Entry:
-    """An entry whose template shows a variable, and closes an empty thought unless thinking is on."""
-    return entry(
+@pytest.fixture(scope="module")
+def thinker() -> Iterator[Entry]:
+    """An entry whose template shows what it is told of thinking, and closes an empty thought where that is off."""
+    made = entry(
         "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}{% for m in messages %}[{{ m.content }}]{% endfor %}"
-        "{{ " + template_variable + " }}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+        "{{ enable_thinking }}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
     )
+    yield made
+    made.manager.close()
+
+
+@pytest.fixture(scope="module")
+def holder() -> Iterator[Entry]:
+    """An entry that compiles grammars."""
+    made = entry()
+    yield made
+    made.manager.close()
 
 
 @pytest.mark.parametrize(
@@ -263,8 +275,8 @@ def kwargs_of(template_variable: str) -> Entry:
         ({"output_config": {"effort": "low"}}, "[hi]True"),
     ],
 )
-def test_thinking_is_told_to_the_template_and_counted_so(fields: dict[str, Any], shown: str) -> None:
-    server = kwargs_of("enable_thinking")
+def test_thinking_is_told_to_the_template_and_counted_so(thinker: Entry, fields: dict[str, Any], shown: str) -> None:
+    server = thinker
     response = said(fields, "x", server=server)
     assert message_of(response).stop_reason == "end_turn"
     assert prompt_of(server) == shown
@@ -272,8 +284,8 @@ def test_thinking_is_told_to_the_template_and_counted_so(fields: dict[str, Any],
     assert count_of(counted) == len(server.engine.requests[-1].input_ids)
 
 
-def test_a_budget_bounds_the_thought_and_an_effort_is_one() -> None:
-    server = kwargs_of("enable_thinking")
+def test_a_budget_bounds_the_thought_and_an_effort_is_one(thinker: Entry) -> None:
+    server = thinker
     for fields, tokens in (
         ({"thinking": {"type": "enabled", "budget_tokens": 20}}, 20),
         ({"output_config": {"effort": "low"}}, 2048),
@@ -329,21 +341,20 @@ def test_thinking_is_refused_by_name_where_the_model_has_none(fields: dict[str, 
         {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
     ],
 )
-def test_an_answer_that_is_held_to_something_is_sent_with_its_grammar(fields: dict[str, Any]) -> None:
-    server = entry()
-    response = said({"tools": [WEATHER], **fields}, CALL, server=server)
+def test_an_answer_that_is_held_to_something_is_sent_with_its_grammar(holder: Entry, fields: dict[str, Any]) -> None:
+    response = said({"tools": [WEATHER], **fields}, CALL, server=holder)
     assert message_of(response).stop_reason == "tool_use"
-    grammar = server.engine.requests[-1].sampling.grammar
+    grammar = holder.engine.requests[-1].sampling.grammar
     assert grammar is not None and grammar.kind == "turn"
 
 
-def test_a_schema_that_cannot_be_followed_is_named_where_it_stands() -> None:
+def test_a_schema_that_cannot_be_followed_is_named_where_it_stands(holder: Entry) -> None:
     wrong = {"type": "object", "properties": {"city": {"type": "town"}}}
     for fields, path in (
         ({"tools": [{**WEATHER, "input_schema": wrong}], "tool_choice": {"type": "any"}}, "tools[0].input_schema"),
         ({"output_config": {"format": {"type": "json_schema", "schema": wrong}}}, "output_config.format.schema"),
     ):
-        error = error_of(said(fields, "x"))
+        error = error_of(said(fields, "x", server=holder))
         assert (error["details"]["error_code"], error["details"]["param"]) == (
             "invalid_grammar",
             f"{path}.properties.city",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pydantic
@@ -266,9 +267,17 @@ def test_a_model_that_has_no_use_for_tools_says_so() -> None:
     run(scenario())
 
 
-def test_an_effort_and_a_budget_are_told_or_bound_and_counted() -> None:
+@pytest.fixture(scope="module")
+def holder() -> Iterator[Entry]:
+    """An entry that compiles grammars, and whose template shows what it is told of thinking."""
+    made = entry("{{ enable_thinking }}" + TEMPLATE)
+    yield made
+    made.manager.close()
+
+
+def test_an_effort_and_a_budget_are_told_or_bound_and_counted(holder: Entry) -> None:
     async def scenario() -> None:
-        server = entry("{{ enable_thinking }}" + TEMPLATE)
+        server = holder
         for fields, shown, tokens in (
             ({}, "", None),
             ({"reasoning": {"effort": "none"}}, "False", None),
@@ -319,26 +328,25 @@ def test_tokens_of_reasoning_are_counted_in_both_modes() -> None:
         {"text": {"format": {"type": "json_object"}}},
     ],
 )
-def test_an_answer_that_is_held_to_something_is_sent_with_its_grammar(fields: dict[str, Any]) -> None:
+def test_an_answer_that_is_held_to_something_is_sent_with_its_grammar(holder: Entry, fields: dict[str, Any]) -> None:
     async def scenario() -> None:
-        server = entry()
-        made = await answered(server, {"tools": [WEATHER], **fields}, CALL)
+        made = await answered(holder, {"tools": [WEATHER], **fields}, CALL)
         assert [item["type"] for item in made["output"]] == ["function_call"]
         assert made["tool_choice"] == fields.get("tool_choice", "auto")
-        grammar = server.engine.requests[-1].sampling.grammar
+        grammar = holder.engine.requests[-1].sampling.grammar
         assert grammar is not None and grammar.kind == "turn"
 
     run(scenario())
 
 
-def test_a_schema_that_cannot_be_followed_is_named_where_it_stands() -> None:
+def test_a_schema_that_cannot_be_followed_is_named_where_it_stands(holder: Entry) -> None:
     async def scenario() -> None:
         wrong = {"type": "object", "properties": {"city": {"type": "town"}}}
         for fields, path in (
             ({"tools": [{**WEATHER, "parameters": wrong}], "tool_choice": "required"}, "tools[0].parameters"),
             ({"text": {"format": {"type": "json_schema", "name": "x", "schema": wrong}}}, "text.format.schema"),
         ):
-            response = await ask(entry(), fields)
+            response = await ask(holder, fields)
             assert (response.error["code"], response.error["param"]) == ("invalid_grammar", f"{path}.properties.city")
 
     run(scenario())
