@@ -195,6 +195,9 @@ class TimelineOptions:
 
     max_recent_requests: int = 512
     """Requests that are kept to be looked at after their end, by all entry workers together, each its part. 0: none is."""
+    otlp_endpoint: str | None = None
+    """OpenTelemetry collector that gets each request's spans at its end, over HTTP, such as `http://localhost:4318`. Needs
+    `pip install millstream[otel]`. Default: none."""
     hide_timeline_text: bool = False
     """Keep no text in timelines: else they have a few tokens of the prompt around the place where the cached prefix ended."""
 
@@ -250,6 +253,8 @@ class ServerConfig(
         for origin in self.allowed_origins:
             if not _ORIGIN.fullmatch(origin):
                 raise StartupError(f"allowed_origins has `{origin}`", hint="an origin is like `https://host:port`, or `*`")
+        if self.otlp_endpoint is not None and not _COLLECTOR.fullmatch(self.otlp_endpoint):
+            raise StartupError(f"otlp_endpoint is `{self.otlp_endpoint}`", hint="a collector is like `http://host:4318`")
         self._check_numbers()
         if self.chunked_prefill_size <= self.max_running_requests:
             raise StartupError(
@@ -271,6 +276,7 @@ class ServerConfig(
 GROUPS = ServerConfig.__bases__  # a group's title is what its docstring says before a colon
 SECRETS = ("api_key", "admin_api_key")  # options whose values are never shown
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+/?", re.IGNORECASE)
+_COLLECTOR = re.compile(r"https?://[^/\s]+(/\S*)?", re.IGNORECASE)
 
 _ORDERED = (
     ("max_held_body_bytes", "max_body_bytes"),

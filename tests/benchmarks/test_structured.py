@@ -12,8 +12,10 @@ ROOT = Path(__file__).parent.parent.parent
 
 def test_the_benchmark_compares_constrained_steps_with_free_ones(tmp_path: Path) -> None:
     out = tmp_path / "structured.json"
-    command = [sys.executable, "-m", "benchmarks.structured.run", "--rows", "2", "--steps", "5", "--executor", "scripted"]
-    subprocess.run([*command, "--out", str(out)], check=True, capture_output=True, timeout=120, cwd=ROOT)
+    few = ["--rows", "2", "--steps", "5", "--compiles", "1", "--answers", "1", "--executor", "scripted"]
+    command = [sys.executable, "-m", "benchmarks.structured.run", *few, "--out", str(out)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120, cwd=ROOT)
     report = json.loads(out.read_text())
     assert [run["rows"] for run in report["runs"]] == [2]
     assert len(report["compile_ms"]) > 1
+    assert all(run["steps_jumped"] < run["steps_drawn"] for run in report["jumps"])

@@ -30,6 +30,7 @@ from millstream.ipc.control import ControlLink, PeerGone
 from millstream.ipc.entries import EntryChannels
 from millstream.ipc.pulse import BEAT_S, Pulse
 from millstream.messages import Ready, RequestsReq, ResponseReq, ServerState, Shutdown, ToEntry, WorkerReq
+from millstream.observe.otel import open_export
 from millstream.text.tokenizer import load_configured_tokenizer
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,8 @@ class _Process:
         self._inbox = PullChannel(socket_address(config.socket_dir, config.name), ToEntry)
         self._to_scheduler = PushChannel(socket_address(config.socket_dir, "scheduler"), config.name)
         self._to_workers = EntryChannels(config.socket_dir, config.name)
+        endpoint = config.server.otlp_endpoint
+        self._export = None if endpoint is None else open_export(endpoint, config.name)
         self._service = Service(
             config=config.server,
             to_scheduler=self._to_scheduler,
@@ -84,6 +87,7 @@ class _Process:
             entry=config.entry,
             has_started=config.is_successor,
             read_all=self._inbox.deliver_all,
+            export=None if self._export is None else self._export.add,
             tell=control.note,
         )
         self._server = EntryServer(App(self._service), self._config)
@@ -124,6 +128,8 @@ class _Process:
             self._to_workers.close()
             if self._service.started is not None:
                 self._service.started.close()
+            if self._export is not None:
+                self._export.close()
 
     async def _listen(self) -> None:
         await self._may_listen.wait()

@@ -27,6 +27,7 @@ from millstream.messages import (
     LedgerQuery,
     Measures,
     ProcessState,
+    RequestRecord,
     ServerState,
     WorkerReply,
     WorkerReport,
@@ -76,6 +77,7 @@ class Service:
         has_started: bool = False,
         to_workers: EntryChannels | None = None,
         read_all: Callable[[], None] = lambda: None,
+        export: Callable[[RequestRecord], None] | None = None,
         tell: Callable[[Measures], bool] = lambda measures: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -91,9 +93,9 @@ class Service:
             max_count=config.max_stored_responses // config.entry_workers,
             max_bytes=config.max_stored_response_bytes // config.entry_workers,
         )
+        self.recent = Recent(-(-config.max_recent_requests // config.entry_workers), export)
         self._tally = Tally("entry", tell)
         self.recorder = Recorder(self._tally)
-        self.recent = Recent(-(-config.max_recent_requests // config.entry_workers))
         self._has_started = has_started  # the server could take requests once
         self._to_scheduler = to_scheduler
         self._to_workers = to_workers  # None: there are no others

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millstream.config import ServerConfig
+from millstream.execution.scripted import load_scripted_executor
 from millstream.grammar.matcher import GrammarCompiler
 from millstream.grammar.vocabulary import vocabulary_of
 from millstream.messages import FinishReason, Length, RowDetails, Stop
@@ -125,6 +127,28 @@ def test_a_limit_counts_forced_tokens(max_new: int) -> None:
     assert with_jumps == without
     assert with_jumps.completion_tokens == max_new
     assert with_jumps.finish == Length(max_new)
+
+
+@pytest.mark.parametrize("grammar", [FORCED, SCHEMA, *GRAMMARS[3:]], ids=lambda grammar: grammar.source[:20])
+def test_a_grammar_that_ends_at_the_limit_was_not_cut(grammar: GrammarSpec) -> None:
+    whole, _, _, _ = both(grammar, max_new=150)
+    without, with_jumps, _, _ = both(grammar, max_new=len(whole.token_ids))
+    assert with_jumps == without == whole
+    assert with_jumps.finish == Stop(None)
+
+
+def test_the_scripted_executor_says_the_same() -> None:
+    found: list[Said] = []
+    for jumps in (False, True):
+        executor = load_scripted_executor(ServerConfig(executor="scripted", script="inline", max_total_tokens=4096))
+        at = Desk(executor, grammars=compiler(), jumps_forward=jumps)
+        for rid, grammar in zip("abc", GRAMMARS, strict=False):
+            at.submit(rid, tokenizer().encode("say no more", add_special_tokens=False), max_new=90, grammar=grammar)
+        finish(at)
+        found += [said(at, rid) for rid in "abc"]
+        assert (at.stats().forced_tokens > 0) == jumps
+        assert_nothing_held(at)
+    assert found[:3] == found[3:]
 
 
 def test_log_probabilities_are_those_of_every_token() -> None:

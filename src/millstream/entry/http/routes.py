@@ -73,7 +73,7 @@ ROUTES: tuple[Route, ...] = (
     get("/debug/ledger", debug_ledger, query=("rid",), access="admin"),
     get("/debug/radix", debug_radix, query=("max_nodes",), access="admin"),
     get("/v1/requests", list_requests),
-    get("/v1/requests/{rid}", show_request),
+    get("/v1/requests/{rid}", show_request, query=("format",)),
     get("/openapi.json", openapi),
     get("/v1/capabilities", capabilities),
     get("/v1/models", models),

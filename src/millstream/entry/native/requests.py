@@ -9,12 +9,16 @@ from millstream.entry.http.exchange import Exchange
 from millstream.entry.query import read_query
 from millstream.entry.records import find_records
 from millstream.entry.service import Service
+from millstream.errors import RequestError
 from millstream.messages import RequestRecord
+from millstream.observe.spans import chrome_trace, otlp_json
 from millstream.observe.timeline import summary, timeline
 from millstream.observe.waits import journey_of
 from millstream.text.tokenizer import Tokenizer
 
 _SHOWN_CHARS = 100
+_FILES = {"perfetto": chrome_trace, "otlp": otlp_json}
+FORMATS = ("json", *_FILES)
 
 
 async def list_requests(exchange: Exchange, service: Service) -> None:
@@ -26,11 +30,16 @@ async def list_requests(exchange: Exchange, service: Service) -> None:
 
 async def show_request(exchange: Exchange, service: Service) -> None:
     """Show one request, by its rid, its answer's id or its `X-Request-Id`: its stages, its waits, and what was cached."""
-    read_query(exchange)
+    form = read_query(exchange, "format").get("format", "json")
+    if form not in FORMATS:
+        raise RequestError(f"format is `{form[:_SHOWN_CHARS]}`; it must be one of {', '.join(FORMATS)}.", param="format")
     name = exchange.parameters["rid"]
     records = await find_records(service, _owner(exchange), name)
     if not records:
         raise not_found(name)
+    if form in _FILES:
+        await exchange.send_json(_FILES[form](records[0]))
+        return
     cache = _cache(records[0], service.text.tokenizer, is_admin=exchange.is_admin)
     await exchange.send_json({**timeline(records[0]), "cache": cache})
 

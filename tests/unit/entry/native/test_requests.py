@@ -187,6 +187,27 @@ def test_any_worker_knows_the_requests_of_all() -> None:
     run(scenario())
 
 
+def test_a_request_can_be_had_as_a_file_for_other_tools() -> None:
+    async def scenario() -> None:
+        entry = Entry()
+        trace_id, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+        headers = {"x-request-id": "r", "traceparent": f"00-{trace_id}-{parent}-01"}
+        answer = await post(entry.app, "/v1/chat/completions", CHAT, headers=headers)
+        span_id = answer.headers["traceparent"].split("-")[2]
+
+        async def file(form: bytes) -> Response:
+            return await Call(entry.app, "/v1/requests/r", b"", method="GET", query=b"format=" + form).response()
+
+        root = (await file(b"otlp")).body["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
+        assert (root["traceId"], root["spanId"], root["parentSpanId"]) == (trace_id, span_id, parent)
+        assert any(event["ph"] == "X" for event in (await file(b"perfetto")).body["traceEvents"])
+        assert (await file(b"json")).body["object"] == "request"
+        refused = await file(b"pdf")
+        assert (refused.status, refused.error["param"]) == (400, "format")
+
+    run(scenario())
+
+
 def test_a_parameter_that_is_none_is_refused() -> None:
     async def scenario() -> None:
         entry = Entry()

@@ -22,17 +22,19 @@ MS_INLINE Scan scan(const float* logits, int n) {
     return {largest(most), -largest(zero() - least), total != total};
 }
 
-// only at those that may be drawn; the smallest is said to be NEVER, which is a lower bound
+// only at those that may be drawn; where a mask allows ids behind the last, the smallest is NEVER
 MS_INLINE Scan scan_allowed(const Logits& logits) {
-    F16x most = set1(NEVER), nan = zero();
+    F16x most = set1(NEVER), least = set1(-NEVER), nan = zero();
     for (int i = 0; i < logits.count; i += LANES) {
-        if (!logits.allowed(i)) continue;
+        const uint32_t lanes = logits.allowed(i);
+        if (!lanes) continue;
         F16x x = logits.at(i);
         most = max(x, most);
+        least = min(select(lanes, x, set1(-NEVER)), least);
         nan = nan + min(zero(), x);
     }
     float total = sum(nan);
-    return {largest(most), NEVER, total != total};
+    return {largest(most), -largest(zero() - least), total != total};
 }
 
 }  // namespace ms::MS_ISA
