@@ -44,15 +44,15 @@ def build(directory: Path) -> tuple[Path, Path]:
     return sdist, wheel
 
 
-def check_contents(sdist: Path, wheel: Path) -> None:
-    """Nothing of the package is missing."""
+def check_contents(wanted: set[str], sdist: Path, wheel: Path) -> None:
+    """Nothing of the package is missing; `wanted` is what the checkout had."""
     with tarfile.open(sdist) as archive:
         packed = {name.partition("/src/")[2] for name in archive.getnames() if "/src/" in name}
     with zipfile.ZipFile(wheel) as archive:
         wheeled = set(archive.namelist())
-    if missing := sources() - packed:
+    if missing := wanted - packed:
         raise SystemExit(f"{sdist.name} lacks {sorted(missing)}")
-    if missing := {name for name in sources() if Path(name).suffix not in SOURCES_ONLY} - wheeled:
+    if missing := {name for name in wanted if Path(name).suffix not in SOURCES_ONLY} - wheeled:
         raise SystemExit(f"{wheel.name} lacks {sorted(missing)}")
     if surplus := {name for name in wheeled if Path(name).suffix in SOURCES_ONLY or name.startswith("tests")}:
         raise SystemExit(f"{wheel.name} has {sorted(surplus)}")
@@ -128,8 +128,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         directory = options.keep or Path(scratch) / "dist"
         directory.mkdir(parents=True, exist_ok=True)
+        wanted = sources()
         sdist, wheel = build(directory)
-        check_contents(sdist, wheel)
+        check_contents(wanted, sdist, wheel)
         programs = install(wheel, Path(scratch) / "environment", with_dependencies=options.with_dependencies)
         serve(programs, Path(scratch))
     print("the packages are well")

@@ -14,6 +14,8 @@ from millstream.errors import StartupError
 
 EMBEDDED_MODEL = "embedded"
 MetricsAccess = Literal["open", "admin", "off"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogRequests = Literal["none", "end", "text"]
 QUEUED_CONTEXTS = 32  # what may wait unless the options say so, in prompts of the largest size
 
 
@@ -206,8 +208,13 @@ class TimelineOptions:
 class LogOptions:
     """Logging and checks."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe message to log, on stderr."""
+    log_level: LogLevel = "info"
+    """Least severe message to log, on stderr. `POST /log_level` changes it in all processes of a running server."""
+    log_format: Literal["human", "json"] = "human"
+    """How messages are written: lines for people, or one JSON object a line."""
+    log_requests: LogRequests = "end"
+    """What is logged of each request: nothing, its end in one line, or that with prompt and answer, of each up to 2,000
+    characters."""
     metrics_access: MetricsAccess = "open"
     """Who may read /metrics: `open`, everybody, without a key, as scrapers are used to; `admin`, with an admin's key; `off`,
     nobody: it is not there."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
+import select
+import signal
 import sys
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -30,6 +33,7 @@ from millstream.observe.log import configure_logging
 
 log = logging.getLogger(__name__)
 
+READER_GONE = 128 + signal.SIGPIPE  # as a shell has it
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 sources = Sources()
@@ -44,6 +48,7 @@ app = App(
 # loaded when they are asked for: `serve` needs none of what they need
 app.command("millstream.cli.chat.command:app", name="chat")
 app.command("millstream.cli.bench.command:app", name="bench")
+app.command("millstream.cli.trace:app", name="trace")
 START = Group("Start", sort_key=0)
 ConfigFile = Annotated[str | None, Parameter(name="--config", group=START)]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", show_env_var=False, show_default=False)]
@@ -77,7 +82,7 @@ def serve(
         Print the plan of --dry-run as JSON.
     """
     config = ServerConfig() if options is None else ServerConfig(**vars(options))
-    configure_logging("supervisor", config.log_level)
+    configure_logging("supervisor", config.log_level, config.log_format)
     try:
         given = sources.differences(config if path is None else dataclasses.replace(config, model=path))
         config = _resolve(config, path)
@@ -244,7 +249,24 @@ def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:
 def main() -> None:
     """Entry point of the `millstream` command."""
     setproctitle("millstream::supervisor")  # arguments show in the list of processes, and may be keys
-    sys.exit(run())
+    try:
+        status = run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _reader_has_gone():
+            raise
+        status = READER_GONE
+    sys.exit(status)
+
+
+def _reader_has_gone() -> bool:
+    """Whether nobody reads standard output any more, as behind `| head`. Then nothing is written there at the exit, either."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -13,8 +13,9 @@ from millstream.ipc.channel import PullChannel, SenderGone
 from millstream.ipc.control import ControlLink
 from millstream.ipc.entries import EntryChannels
 from millstream.ipc.pulse import Pulse
-from millstream.messages import Ready, Shutdown, ToDetokenizer
+from millstream.messages import Ready, ToDetokenizer
 from millstream.observe.ledger import Ledger
+from millstream.observe.log import heed
 from millstream.observe.tally import Tally
 from millstream.text.tokenizer import load_configured_tokenizer
 
@@ -65,5 +66,5 @@ def _loop(manager: DetokenizerManager, inbox: PullChannel, control: ControlLink,
                     manager.handle(message)
             except Exception:
                 log.exception("a message from the scheduler could not be handled")
-        if is_alerted and any(isinstance(message, Shutdown) for message in control.receive()):
+        if is_alerted and heed(control.receive()):
             return

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 
 from millstream.entry.generation import Generation, Origin
+from millstream.entry.kept_text import MAX_CHARS
 from millstream.entry.state import Phase, ReqState
 from millstream.messages import RequestRecord, Usage
 from millstream.messages.requests import RequestState
@@ -57,3 +58,11 @@ def record_of(state: ReqState, generation: Generation, now: float) -> RequestRec
         owner="" if caller is None else caller.owner,
         trace=None if caller is None else caller.trace,
     )
+
+
+def texts_of(state: ReqState, generation: Generation) -> tuple[str, str] | None:
+    """The beginnings of prompt and answer; None where the log is not to have them."""
+    if generation.kept_text is None:
+        return None
+    prompt = str(state.input_ids[:MAX_CHARS]) if state.obj.text is None else state.obj.text
+    return prompt[:MAX_CHARS], generation.kept_text.text(state.index)

@@ -10,8 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from millstream.config import LogRequests
 from millstream.entry.due_ends import DueEnds
-from millstream.entry.ending import describe_end, record_of
+from millstream.entry.ending import describe_end, record_of, texts_of
 from millstream.entry.failure import INTERNAL, Failure, RequestFailed, failure_of_cause, failure_of_error
 from millstream.entry.generation import Generation
 from millstream.entry.recent import Recent
@@ -37,6 +38,7 @@ class Endings:
         to_scheduler: Sender,
         entry: int,
         recorder: Recorder,
+        log_requests: LogRequests,
         clock: Callable[[], float],
         grace_s: float,
         recent: Recent,
@@ -48,6 +50,7 @@ class Endings:
         self._to_scheduler = to_scheduler
         self._entry = entry
         self._recorder = recorder
+        self._log_requests = log_requests
         self._clock = clock
         self._recent = recent
 
@@ -145,8 +148,9 @@ class Endings:
         if origin.is_probe:
             log_request_end(end, logging.DEBUG)
         else:
-            log_request_end(end)
             self._recorder.record(end)
+            if self._log_requests != "none":
+                log_request_end(end, texts=texts_of(state, generation))
         state.account.settle(state.cause)
 
 

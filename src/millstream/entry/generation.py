@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from millstream.entry.caller import Caller
 from millstream.entry.failure import Failure, RequestFailed
+from millstream.entry.kept_text import KeptText
 from millstream.entry.state import Phase, ReqState
 from millstream.messages import Progress, TextRow
 from millstream.messages.finish import AbortCause
@@ -66,6 +67,9 @@ class Generation:
         # set while the scheduler makes nothing more of this call: to be called once its client has read on
         self.resume: Callable[[], None] | None = None
         self.cut_off: AbortCause | None = None  # why its client was dropped, where that was our decision
+        # told of each row that is received; with any of them, no row goes past `receive`
+        self.taps: list[Callable[[int, TextRow], None]] = []
+        self.kept_text: KeptText | None = None  # for the log
         self._progress: Progress | None = None
         self._bell = asyncio.Event()
         self._limit: asyncio.Timeout | None = None  # of work that is of no use once a request has ended
@@ -142,7 +146,19 @@ class Generation:
         """
         await self.wait()
         self.unread_bytes = 0
-        return ((index, row) for index, state in enumerate(self.states) if (row := state.take()) is not None)
+        rows = ((index, row) for index, state in enumerate(self.states) if (row := state.take()) is not None)
+        return self._tapped(rows) if self.taps else rows
+
+    def _tapped(self, rows: Iterator[tuple[int, TextRow]]) -> Iterator[tuple[int, TextRow]]:
+        for index, row in rows:
+            for tap in self.taps:
+                tap(index, row)
+            yield index, row
+
+    def keep_text(self) -> None:
+        """Keep the beginning of what it says."""
+        self.kept_text = KeptText(len(self.states))
+        self.taps.append(self.kept_text.take)
 
     def stamp_written(self, now: float, *, last: bool = False) -> None:
         """Note that a part of a stream was handed to the connection at `now`; `last`: that the answer is complete."""

@@ -29,7 +29,8 @@ from millstream.ipc.channel import PullChannel, PushChannel, SenderGone
 from millstream.ipc.control import ControlLink, PeerGone
 from millstream.ipc.entries import EntryChannels
 from millstream.ipc.pulse import BEAT_S, Pulse
-from millstream.messages import Ready, RequestsReq, ResponseReq, ServerState, Shutdown, ToEntry, WorkerReq
+from millstream.messages import Ready, RequestsReq, ResponseReq, ServerState, SetLogLevel, Shutdown, ToEntry, WorkerReq
+from millstream.observe.log import set_level
 from millstream.observe.otel import open_export
 from millstream.text.tokenizer import load_configured_tokenizer
 
@@ -148,6 +149,8 @@ class _Process:
                     own = message.processes.get(self._name)
                     if own is not None and own.state == "READY":
                         self._may_listen.set()  # from here on a successor does not say any more that it is loading
+                elif isinstance(message, SetLogLevel):
+                    set_level(message.level)
                 elif not stop.done():
                     self._service.draining = True
                     stop.set_result(message)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from millstream.config import ServerConfig
+from millstream.config import LogLevel, ServerConfig
 from millstream.entry.failure import failure_of_death
 from millstream.entry.openai.responses.store import ResponseStore
 from millstream.entry.parsers import Parsers, choose_parsers
@@ -29,6 +29,7 @@ from millstream.messages import (
     ProcessState,
     RequestRecord,
     ServerState,
+    SetLogLevel,
     WorkerReply,
     WorkerReport,
     WorkerReq,
@@ -39,6 +40,8 @@ from millstream.observe.recorder import Recorder
 from millstream.observe.tally import Tally, sample
 from millstream.text.chat_prompt import ChatPrompts
 from millstream.text.tokenizer import Tokenizer
+
+SUPERVISOR_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,7 @@ class Service:
         to_workers: EntryChannels | None = None,
         read_all: Callable[[], None] = lambda: None,
         export: Callable[[RequestRecord], None] | None = None,
-        tell: Callable[[Measures], bool] = lambda measures: True,
+        tell: Callable[[Measures | SetLogLevel], bool] = lambda message: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -93,6 +96,9 @@ class Service:
             max_count=config.max_stored_responses // config.entry_workers,
             max_bytes=config.max_stored_response_bytes // config.entry_workers,
         )
+        self.log_level = config.log_level
+        self._tell = tell  # the supervisor
+        self._news = asyncio.Event()  # set and replaced when that has spoken
         self.recent = Recent(-(-config.max_recent_requests // config.entry_workers), export)
         self._tally = Tally("entry", tell)
         self.recorder = Recorder(self._tally)
@@ -120,6 +126,9 @@ class Service:
                 self._to_workers.forget(number)
         self.processes = state.processes
         self.lasting_measures = state.measures
+        self.log_level = state.log_level or self.log_level
+        self._news.set()
+        self._news = asyncio.Event()
         self._engine = self._engine or state.engine
         self._make_manager()
         self._has_started = self._has_started or all(process.state == "READY" for process in state.processes.values())
@@ -127,6 +136,21 @@ class Service:
             for name in ("scheduler", "detokenizer"):
                 if name in state.processes:
                     self._follow(self._manager, name, state.processes[name])
+
+    async def set_log_level(self, level: LogLevel) -> None:
+        """Have all processes log from `level` on; returns once they were told.
+
+        Raises:
+            EngineDeadError: the supervisor does not answer.
+        """
+        if not self._tell(SetLogLevel(level)):
+            raise EngineDeadError("The supervisor does not keep up.")
+        try:
+            async with asyncio.timeout(SUPERVISOR_TIMEOUT_S):
+                while self.log_level != level:
+                    await self._news.wait()
+        except TimeoutError:
+            raise EngineDeadError("The supervisor did not answer.") from None
 
     def _follow(self, manager: TokenizerManager, name: str, process: ProcessState) -> None:
         """See whether an engine process died or was replaced."""
@@ -154,6 +178,7 @@ class Service:
                 max_unsent_bytes=self.config.max_unsent_bytes,
                 ledger=Ledger(entry_name(self.entry), strict=self.config.strict_ledger),
                 recorder=self.recorder,
+                log_requests=self.config.log_requests,
                 recent=self.recent,
                 clock=self.clock,
             )

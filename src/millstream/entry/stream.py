@@ -116,7 +116,7 @@ async def _stream_rows(
         if data := b"".join(events):
             await stream.write(data)
             generation.stamp_written(clock())
-            for state in generation.states:
+            for state in () if generation.taps else generation.states:
                 state.shortcut = state.shortcut or _shortcut(stream, form, state)
         elif (progress := generation.take_progress()) is not None:
             await stream.write(progress_comment(progress))

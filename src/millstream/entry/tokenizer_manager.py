@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from millstream.config import ServerConfig
+from millstream.config import LogRequests, ServerConfig
 from millstream.entry.deadline import before
 from millstream.entry.due_ends import END_GRACE_S
 from millstream.entry.endings import Endings, end_for
@@ -65,6 +65,7 @@ class TokenizerManager:
         max_unsent_bytes: int = ServerConfig.max_unsent_bytes,
         ledger: Ledger | None = None,
         recorder: Recorder | None = None,
+        log_requests: LogRequests = "end",
         recent: Recent | None = None,
         clock: Callable[[], float] = time.monotonic,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
@@ -81,11 +82,13 @@ class TokenizerManager:
         self.registry = Registry(ledger=self.ledger, max_live=max_live, retry_after_s=lambda: self.retry_after_s)
         recorder = recorder or Recorder(Tally("entry"))
         self._row_gap = recorder.row_gap
+        self._log_requests = log_requests
         self.endings = Endings(
             registry=self.registry,
             to_scheduler=to_scheduler,
             entry=entry,
             recorder=recorder,
+            log_requests=log_requests,
             clock=clock,
             grace_s=end_grace_s,
             recent=Recent(0) if recent is None else recent,
@@ -132,6 +135,8 @@ class TokenizerManager:
             if request.sampling.grammar is not None:
                 check_grammar(request.sampling.grammar, self.engine)
         generation = self.registry.register(rid, requests, origin)
+        if self._log_requests == "text":
+            generation.keep_text()
         try:
             first = generation.states[0].obj
             ready = await before(first.deadline, first.timing.received, self._clock, self._call_tokenizer.tokenize(generation))

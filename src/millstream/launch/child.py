@@ -36,7 +36,7 @@ def main(kind: ProcessName, fd: int) -> int:
     if config is None:
         return 1
     setproctitle(f"millstream::{config.name}")
-    configure_logging(config.name, config.server.log_level)
+    configure_logging(config.name, config.server.log_level, config.server.log_format)
     control = ControlLink(sock, FromSupervisor)
     try:
         importlib.import_module(f"millstream.{kind}.process").run(config, control)

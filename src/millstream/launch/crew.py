@@ -6,6 +6,7 @@ Owned by the supervisor, which waits for all of them in one place and says when 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import selectors
@@ -22,9 +23,10 @@ from millstream.ipc.control import PeerGone
 from millstream.launch.restart import WINDOW_S, Backoff
 from millstream.launch.spawn import NEXT, Child, spawn
 from millstream.launch.watch import Watch
-from millstream.messages import ChildError, EngineInfo, Heartbeat, Measures, ProcessState, Ready, ServerState
+from millstream.messages import ChildError, EngineInfo, Heartbeat, Measures, ProcessState, Ready, ServerState, SetLogLevel
 from millstream.messages.control import ProcessName, ProcessPhase
 from millstream.observe import families
+from millstream.observe.log import set_level
 from millstream.observe.tally import Tally, lasting, merged
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class Crew:
         self._posts: list[Post] = []
         self._tally = Tally("supervisor")
         self._restarts = self._tally.counter(families.RESTARTS)
+        self._level_was_set = False
         self._of_the_dead: dict[ProcessName, Measures] = {}  # what they had counted, by kind
         self.engine: EngineInfo | None = None
         self._looked_at = time.monotonic()
@@ -84,7 +87,8 @@ class Crew:
         processes = {child.name: ProcessState(pid=child.pid, state=child.phase) for child in self.children()}
         own = self._tally.measures()
         measures = [*self._of_the_dead.values(), *([] if own is None else [own])]
-        state = ServerState(processes=processes, engine=self.engine, measures=measures)
+        level = self._config.log_level if self._level_was_set else None
+        state = ServerState(processes=processes, engine=self.engine, measures=measures, log_level=level)
         for child in self.children("entry"):
             if NEXT[child.phase]:  # it is not over
                 child.link.send(state)
@@ -112,6 +116,8 @@ class Crew:
                     post.watch.note(message, now)
             elif isinstance(message, Measures):
                 child.measures = message
+            elif isinstance(message, SetLogLevel):
+                self._set_level(message)
             elif isinstance(message, Ready) and child.phase == "STARTING":
                 child.move("READY")
                 if self.has_started:
@@ -193,6 +199,17 @@ class Crew:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(socket_path(Path(self._directory), child.name))
         child.move(phase)
+        self.publish()
+
+    def _set_level(self, message: SetLogLevel) -> None:
+        """Log from another level on, in all processes and those that follow."""
+        self._config = dataclasses.replace(self._config, log_level=message.level)
+        self._level_was_set = True
+        log.warning("the log level is %s", message.level)
+        set_level(message.level)
+        for child in self.children():
+            if NEXT[child.phase]:
+                child.link.send(message)
         self.publish()
 
     def _keep_counts(self, child: Child) -> None:

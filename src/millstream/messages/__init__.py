@@ -10,7 +10,8 @@
 | `AdmissionOutput`, `ProgressOutput`, `AbortOthersReply`, `AbortNotice` | scheduler -> entry |
 | `FlushReply`, `RadixReply`, `JourneysReply` | scheduler -> entry |
 | `WorkerReq`, `WorkerReply`, `ResponseReq`, `ResponseReply`, `RequestsReq`, `RequestsReply` | entry -> entry |
-| `Ready`, `ChildError`, `Heartbeat`, `Measures` / `ServerState`, `Shutdown` | child -> supervisor / supervisor -> child |
+| `Ready`, `ChildError`, `Heartbeat`, `Measures`, `SetLogLevel` | child -> supervisor |
+| `ServerState`, `SetLogLevel`, `Shutdown` | supervisor -> child |
 """
 
 from millstream.messages.columns import TextColumns, TokenColumns
@@ -33,6 +34,7 @@ from millstream.messages.control import (
     Rejection,
     ResumeReq,
     ServerState,
+    SetLogLevel,
     Shutdown,
     StatsReply,
     StatsReq,
@@ -84,8 +86,8 @@ ToEntry = (
     | RequestsReq
     | RequestsReply
 )
-ToSupervisor = Ready | ChildError | Heartbeat | Measures
-FromSupervisor = ServerState | Shutdown
+ToSupervisor = Ready | ChildError | Heartbeat | Measures | SetLogLevel
+FromSupervisor = ServerState | SetLogLevel | Shutdown
 
 __all__ = [
     "Abort",
@@ -139,6 +141,7 @@ __all__ = [
     "RowDetails",
     "SamplingParams",
     "ServerState",
+    "SetLogLevel",
     "Shutdown",
     "StatsReply",
     "StatsReq",

@@ -10,6 +10,7 @@ from millstream.messages.finish import AbortCause
 from millstream.messages.ledger import Book, LedgerQuery
 from millstream.messages.measures import Measures
 
+LogLevel = Literal["debug", "info", "warning", "error"]
 ProcessName = Literal["entry", "scheduler", "detokenizer"]
 ProcessPhase = Literal["STARTING", "READY", "DRAINING", "STOPPED", "FAILED"]
 
@@ -177,6 +178,12 @@ class EngineInfo(Struct, frozen=True, kw_only=True):
     has_grammars: bool = False  # the executor draws by masks, and the tokenizer's ids are strings of bytes
 
 
+class SetLogLevel(Struct, frozen=True, tag="set_log_level"):
+    """Log from this level on. entry -> supervisor -> every child; the `ServerState` that follows has the level."""
+
+    level: LogLevel
+
+
 class Ready(Struct, frozen=True, omit_defaults=True, tag="ready"):
     """This child can work. child -> supervisor, once."""
 
@@ -215,6 +222,7 @@ class ServerState(Struct, frozen=True, omit_defaults=True, tag="state"):
     processes: dict[str, ProcessState]
     engine: EngineInfo | None = None
     measures: list[Measures] = []
+    log_level: LogLevel | None = None  # where it was set since the start
 
 
 class Shutdown(Struct, frozen=True, tag="shutdown"):

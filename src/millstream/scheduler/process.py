@@ -16,7 +16,8 @@ from millstream.ipc.channel import PullChannel, PushChannel, SenderGone
 from millstream.ipc.control import ControlLink
 from millstream.ipc.entries import EntryChannels
 from millstream.ipc.pulse import Pulse
-from millstream.messages import Ready, Shutdown, ToScheduler
+from millstream.messages import Ready, ToScheduler
+from millstream.observe.log import heed
 from millstream.observe.tally import Tally
 from millstream.scheduler.build import build_scheduler, engine_info
 from millstream.scheduler.meter import Meter
@@ -82,7 +83,7 @@ def _loop(scheduler: Scheduler, inbox: PullChannel, control: ControlLink, to_ent
                 if num_aborted := scheduler.entry_gone(entry):
                     log.warning("%s is gone; its %d requests are aborted", message.sender, num_aborted)
                 to_entries.forget(entry)
-        if is_alerted and any(isinstance(message, Shutdown) for message in control.receive()):
+        if is_alerted and heed(control.receive()):
             scheduler.close()
             return
         scheduler.step()

@@ -20,6 +20,7 @@ from millstream.entry.native.generate import generate
 from millstream.entry.native.health import health_generate
 from millstream.entry.native.info import health, model, model_info, models, ready, server_info
 from millstream.entry.native.ledger import debug_ledger
+from millstream.entry.native.log_level import LOG_LEVEL, log_level, set_log_level
 from millstream.entry.native.metrics import metrics
 from millstream.entry.native.parse import parse_function_call, separate_reasoning
 from millstream.entry.native.protocol import ABORT, DETOKENIZE, GENERATE, PARSE_CALLS, SCORE, SEPARATE, TOKENIZE
@@ -70,6 +71,8 @@ ROUTES: tuple[Route, ...] = (
     get("/flush_cache", flush_cache, query=("timeout",), access="admin"),
     post("/flush_cache", flush_cache, None, access="admin"),
     get("/metrics", metrics, access="open"),
+    get("/log_level", log_level, access="admin"),
+    post("/log_level", set_log_level, LOG_LEVEL, access="admin", is_counted=False),
     get("/debug/ledger", debug_ledger, query=("rid",), access="admin"),
     get("/debug/radix", debug_radix, query=("max_nodes",), access="admin"),
     get("/v1/requests", list_requests),
