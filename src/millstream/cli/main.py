@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
+import select
+import signal
 import sys
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -30,6 +33,7 @@ from millstream.observe.log import configure_logging
 
 log = logging.getLogger(__name__)
 
+READER_GONE = 128 + signal.SIGPIPE  # as a shell has it
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 sources = Sources()
@@ -245,7 +249,24 @@ def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:
 def main() -> None:
     """Entry point of the `millstream` command."""
     setproctitle("millstream::supervisor")  # arguments show in the list of processes, and may be keys
-    sys.exit(run())
+    try:
+        status = run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _reader_has_gone():
+            raise
+        status = READER_GONE
+    sys.exit(status)
+
+
+def _reader_has_gone() -> bool:
+    """Whether nobody reads standard output any more, as behind `| head`. Then nothing is written there at the exit, either."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -83,6 +83,8 @@ def _named(param: str, name: str | None, own: T | None, named: Callable[[str], T
         return named(name)
     except KeyError:
         raise RequestError(f"{param} is {name[:100]!r}; there is none of this name: {_one_of(names())}.", param=param) from None
+    except StartupError as error:
+        raise RequestError(f"{param} is {name[:100]!r}: {error}.", param=param) from error
 
 
 def _one_of(names: list[str]) -> str:

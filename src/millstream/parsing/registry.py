@@ -79,7 +79,7 @@ def tool_format(name: str) -> ToolFormat:
 
     Raises:
         KeyError: there is none.
-        StartupError: it comes from another package, and is not what it should be.
+        StartupError: it comes from another package, and cannot be loaded or is not what it should be.
     """
     for known in TOOL_FORMATS:
         if name == known.name or name in known.aliases:
@@ -121,7 +121,10 @@ def _has(template: str, marks: tuple[str, ...]) -> bool:
 
 def _loaded(group: str, name: str, kind: type[T]) -> T:
     for entry in entry_points(group=group, name=name):
-        loaded = entry.load()
+        try:
+            loaded = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise StartupError(f"the entry point {name} in {group} cannot be loaded: {error}") from error
         if not isinstance(loaded, kind):
             raise StartupError(f"the entry point {name} in {group} is a {type(loaded).__name__}, not a {kind.__name__}")
         return loaded

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -202,3 +205,14 @@ def test_the_start_says_which_options_differ_from_the_defaults_and_why(
 def test_the_help_of_every_command_ends_with_examples_of_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run([command, "--help"]) == 0
     assert f"millstream {command}" in capsys.readouterr().out.partition("Examples:")[2]
+
+
+def test_a_reader_that_has_read_enough_is_no_failure_to_speak_of() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [sys.executable, "-m", "millstream", "env"]
+        ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, b"")
