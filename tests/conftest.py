@@ -28,6 +28,11 @@ def scripted_server() -> Iterator[str]:
         yield url
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--pictures`: tests that take pictures of the page put them where the docs show them."""
+    parser.addoption("--pictures", action="store_true", help="write docs/images anew")
+
+
 @pytest.hookimpl(tryfirst=True)  # before marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole servers that die, browsers and benchmarks take seconds each: none of them is part of the quick run."""

@@ -314,7 +314,7 @@ def test_the_theme_can_be_chosen_and_is_kept(browser: Browser, scripted_server: 
         page.click("#theme")
         assert page.evaluate(background) == dark != light
         page.reload(wait_until="commit")
-        page.wait_for_selector("body[data-ready=true]")
+        page.wait_for_selector("body[data-model]")
         assert page.inner_text("#theme") == "Theme: dark"
 
 

@@ -22,7 +22,7 @@ FLAGS = [
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 ]  # fmt: skip
 SYSTEM = Path("/usr/bin/chromium")
-FETCHED = Path(sys.prefix) / "browser" / "unpacked"
+FETCHED = Path(sys.prefix) / "browser" / "unpacked"  # by scripts/unpack_browser.py
 
 
 @contextmanager
@@ -51,8 +51,8 @@ def running_browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def opened_page(browser: Browser, url: str, **context: Any) -> Iterator[Page]:
-    """The server's page, ready. `faults` of what went wrong must be empty at the end.
+def opened_page(browser: Browser, url: str, *, until: str = "body[data-model]", **context: Any) -> Iterator[Page]:
+    """The server's page, once it has met the server. `faults` of what went wrong must be empty at the end.
 
     A refusal that a test asks for shows in the console as a failed load; those are not faults.
     """
@@ -74,7 +74,7 @@ def opened_page(browser: Browser, url: str, **context: Any) -> Iterator[Page]:
     page.on("console", lambda message: faults.append(f"console: {message.text}") if _is_fault(message) else None)
     try:
         page.goto(url + "/", wait_until="commit")
-        page.wait_for_selector("body[data-ready=true]")
+        page.wait_for_selector(until)
         yield page
         assert faults == []
     finally:

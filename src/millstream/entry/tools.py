@@ -25,6 +25,7 @@ class ToolFunction(Struct, kw_only=True):
     name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool = False  # the arguments follow `parameters` even where the model may call as it likes
 
 
 class Tool(Struct, kw_only=True):
@@ -37,8 +38,6 @@ class Tool(Struct, kw_only=True):
 FUNCTION = FieldRules(
     honoured=ToolFunction,
     example={"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
-    without_effect={"strict": "arguments are not constrained"},
-    forms={"strict": bool},
 )
 TOOL = FieldRules(
     honoured=Tool,
@@ -49,13 +48,17 @@ TOOL = FieldRules(
 
 @dataclass(frozen=True, kw_only=True)
 class OfferedTool:
-    """A function that the model may call. `given` is what the chat template gets, in OpenAI's form; None for `parameters`:
-    it takes none. `where` is the path of the schema in the request, as its API names it."""
+    """A function that the model may call. A call of a `strict` one follows `parameters` whether calls are required or not.
+
+    `parameters`: None where it takes none. `given` is what the chat template gets, in OpenAI's form. `where` is the path of the
+    schema in the request, as its API names it.
+    """
 
     name: str
     parameters: dict[str, Any] | None
     given: dict[str, Any]
     where: str
+    strict: bool = False
 
 
 def offered_tools(given: list[dict[str, Any]], param: str = "tools") -> tuple[OfferedTool, ...]:
@@ -72,7 +75,11 @@ def offered_tools(given: list[dict[str, Any]], param: str = "tools") -> tuple[Of
         if function.name in offered:
             raise RequestError(f"{where}.function.name is {function.name!r}, which an earlier one has.", param=where)
         offered[function.name] = OfferedTool(
-            name=function.name, parameters=function.parameters, given=item, where=f"{where}.function.parameters"
+            name=function.name,
+            parameters=function.parameters,
+            given=item,
+            where=f"{where}.function.parameters",
+            strict=function.strict,
         )
     return tuple(offered.values())
 

@@ -63,7 +63,9 @@ class GrammarChecker:
         else:
             proof = await asyncio.shield(self._prove(key, spec))
         if proof.error:
-            param = f"{spec.param}.{proof.place}" if proof.place else spec.param
+            param = spec.param
+            if proof.place:  # in a turn it is told from the request on: a turn is made of several fields
+                param = proof.place if spec.kind == "turn" else f"{spec.param}.{proof.place}"
             raise RequestError(f"`{param}` cannot be used: {proof.error}.", param=param, code="invalid_grammar")
         return msgspec.structs.replace(spec, checked=proof.grammar)
 

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from millstream.errors import EngineError
 from millstream.grammar.limits import COMPILER_STACK_BYTES, parser_limits
+from millstream.grammar.thought import ThoughtMeter
 from millstream.grammar.vocabulary import Vocabulary
+from millstream.messages.grammar import ThoughtBudget
 
 MAX_KNOWN = 32  # grammars; each knows what its texts have led to so far
 
@@ -73,18 +75,57 @@ class Matcher:
             raise EngineError(f"The grammar cannot be followed: {self._matcher.get_error().strip()}")
 
 
+class BudgetedMatcher(Matcher):
+    """The same, with a thought that is ended when its tokens are used up. `tokens` has the bytes of every id.
+
+    The closing tag is written between two characters only: a character that is under way is completed first.
+    """
+
+    __slots__ = ("_budget", "_ending", "_meter", "_tokens")
+
+    def __init__(self, matcher: LLMatcher, num_words: int, budget: ThoughtBudget, tokens: Sequence[bytes]) -> None:
+        super().__init__(matcher, num_words)
+        self._budget = budget
+        self._meter = ThoughtMeter(budget.marks)
+        self._tokens = tokens
+        self._ending: list[int] = []  # what is left to write of the closing tag
+
+    def mask(self) -> Words:
+        """See `Matcher`."""
+        mask = super().mask()
+        if not self._ending and self._meter.is_inside and self._meter.count >= self._budget.tokens:
+            first = self._budget.end_ids[0]
+            if mask[first // 32] >> np.uint32(first % 32) & 1:
+                self._ending = list(self._budget.end_ids)
+        if self._ending:
+            mask.fill(0)
+            mask[self._ending[0] // 32] = np.uint32(1) << np.uint32(self._ending[0] % 32)
+        return mask
+
+    def take(self, token_ids: Sequence[int]) -> None:
+        """See `Matcher`."""
+        super().take(token_ids)
+        if self._meter.is_over:
+            return
+        for token_id in token_ids:
+            self._meter.take(self._tokens[token_id])
+            if self._ending:
+                del self._ending[0]
+
+
 class GrammarCompiler:
     """Compiles in a thread of its own, one grammar after another."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._tokenizer = vocabulary.compiled()
+        self._tokens = vocabulary.tokens
         self._num_words = vocabulary.num_words
         self._known: OrderedDict[str, LLMatcher] = OrderedDict()
         self._pending: dict[str, Future[LLMatcher]] = {}
         self._thread: ThreadPoolExecutor | None = None
 
-    def matcher(self, grammar: str) -> Matcher | None:
-        """A matcher at the start of `grammar`; None while that compiles, which this begins.
+    def matcher(self, grammar: str, budget: ThoughtBudget | None = None) -> Matcher | None:
+        """A matcher at the start of `grammar`, with the thought in it held to `budget`; None while that compiles.
 
         Raises:
             EngineError: it does not compile.
@@ -102,6 +143,8 @@ class GrammarCompiler:
             if len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
         self._known.move_to_end(grammar)
+        if budget is not None:
+            return BudgetedMatcher(known.deep_copy(), self._num_words, budget, self._tokens)
         return Matcher(known.deep_copy(), self._num_words)
 
     def _begin(self, grammar: str) -> Future[LLMatcher]:

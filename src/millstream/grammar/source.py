@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
+from millstream.grammar.errors import GrammarError
+from millstream.grammar.plan import TurnPlan
+from millstream.grammar.turn import grammar_of
 from millstream.messages.grammar import GrammarSpec
 
 if TYPE_CHECKING:
@@ -24,19 +30,11 @@ JSON_OPTIONS: JsonCompileOptions = {
     "coerce_one_of": False,
 }
 ANY_TEXT = r"(.|\n)*"
+NO_SPECIALS: Mapping[str, int] = MappingProxyType({})
 
 
-class GrammarError(Exception):
-    """The grammar is wrong. `place` is where, in it: a path such as `properties.a`, or empty."""
-
-    def __init__(self, message: str, place: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.place = place
-
-
-def convert(spec: GrammarSpec) -> str:
-    """The grammar of `spec`, not checked.
+def convert(spec: GrammarSpec, specials: Mapping[str, int] = NO_SPECIALS) -> str:
+    """The grammar of `spec`, not checked. `specials` are the ids of the vocabulary's special tokens, by their text.
 
     Raises:
         GrammarError: it cannot be read.
@@ -54,6 +52,9 @@ def convert(spec: GrammarSpec) -> str:
             return _of_choice(_read(spec))
         case "structural_tag":
             return _of_tags(_read(spec))
+        case "turn":
+            plan = msgspec.json.decode(spec.source, type=TurnPlan)
+            return grammar_of(plan, specials, lambda part: convert(part, specials))
 
 
 def of_schema(schema: Any) -> str:

@@ -22,6 +22,10 @@ class Vocabulary(Struct, frozen=True):
         """32-bit words in a mask."""
         return -(-len(self.tokens) // 32)
 
+    def specials(self) -> dict[str, int]:
+        """The ids of special tokens by their text."""
+        return {self.tokens[token_id].decode(errors="replace"): token_id for token_id in reversed(self.special_ids)}
+
     def compiled(self) -> LLTokenizer:
         """The library's own form: a tree of all tokens, about 16 MB for 49,152."""
         return LLTokenizer(TokenizerWrapper(_Splitter(self)), n_vocab=len(self.tokens), eos_token=self.eos_ids)

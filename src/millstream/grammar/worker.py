@@ -15,27 +15,48 @@ from pathlib import Path
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
+from millstream.grammar.errors import GrammarError
 from millstream.grammar.limits import MAX_WORKER_BYTES, WORKER_STACK_BYTES, parser_limits
 from millstream.grammar.places import faulty_part
-from millstream.grammar.source import GrammarError, convert, of_schema
+from millstream.grammar.plan import TurnPlan
+from millstream.grammar.source import convert, of_schema
+from millstream.grammar.turn import parts_of
 from millstream.grammar.vocabulary import Vocabulary
 from millstream.grammar.wire import Proof, receive, send
 from millstream.messages.grammar import GrammarSpec
 
 
-def prove(spec: GrammarSpec, tokenizer: LLTokenizer) -> Proof:
-    """Compile a grammar, and make its first mask."""
-    try:
-        grammar = convert(spec)
-    except GrammarError as error:
-        return Proof(error=error.message, place=error.place)
-    found = fault(grammar, tokenizer)
-    if not found:
-        return Proof(grammar)
-    place = ""
-    if spec.kind == "json_schema":
-        place = faulty_part(msgspec.json.decode(spec.source), found, lambda part: fault(of_schema(part), tokenizer))
-    return Proof(error=found, place=place)
+class Prover:
+    """Compiles grammars against one vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._tokenizer = vocabulary.compiled()
+        self._specials = vocabulary.specials()
+
+    def prove(self, spec: GrammarSpec) -> Proof:
+        """Compile a grammar, and make its first mask."""
+        try:
+            grammar = convert(spec, self._specials)
+        except GrammarError as error:
+            return Proof(error=error.message, place=error.place)
+        found = fault(grammar, self._tokenizer)
+        if not found:
+            return Proof(grammar)
+        if spec.kind == "turn":
+            return self._fault_of_turn(msgspec.json.decode(spec.source, type=TurnPlan), found)
+        place = ""
+        if spec.kind == "json_schema":
+            schema = msgspec.json.decode(spec.source)
+            place = faulty_part(schema, found, lambda part: fault(of_schema(part), self._tokenizer))
+        return Proof(error=found, place=place)
+
+    def _fault_of_turn(self, plan: TurnPlan, found: str) -> Proof:
+        """Which part of a plan is wrong by itself; the fault is the whole's where none is."""
+        for part in parts_of(plan):
+            proof = self.prove(part)
+            if proof.error:
+                return Proof(error=proof.error, place=f"{part.param}.{proof.place}" if proof.place else part.param)
+        return Proof(error=found)
 
 
 def fault(grammar: str, tokenizer: LLTokenizer) -> str:
@@ -55,11 +76,11 @@ def main() -> None:
     data = receive(jobs)
     if data is None:
         return
-    tokenizer = msgspec.msgpack.decode(data, type=Vocabulary).compiled()
+    prover = Prover(msgspec.msgpack.decode(data, type=Vocabulary))
     _limit_memory()
     send(answers, Proof())  # ready
     while (data := receive(jobs)) is not None:
-        send(answers, prove(msgspec.msgpack.decode(data, type=GrammarSpec), tokenizer))
+        send(answers, prover.prove(msgspec.msgpack.decode(data, type=GrammarSpec)))
 
 
 def _limit_memory() -> None:

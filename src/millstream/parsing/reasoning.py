@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from millstream.grammar.writing import Frame
 from millstream.parsing.frames import Frames, read_frames
 from millstream.parsing.reader import EndOfText, Machine, Markers, Reader, Reading, Sink
 
@@ -31,8 +32,8 @@ class ReasoningFormat:
 
     `begin` and `end` are the tags, `answer_tags` those around what follows, if there are such. With `is_open`, a text whose
     prompt is not known is taken to begin within reasoning. `is_special`: tags are special tokens. With `frames`, the text
-    consists of messages, some of which are reasoning. `examples` are tests; a chat template that has all of `template_marks`
-    speaks it.
+    consists of messages, some of which are reasoning. Models write `after` behind a thought, and `answer` before what follows.
+    `examples` are tests; a chat template that has all of `template_marks` speaks it.
     """
 
     name: str
@@ -42,9 +43,21 @@ class ReasoningFormat:
     is_open: bool = False
     is_special: bool = False
     frames: Frames | None = None
+    after: str = ""
+    answer: str = ""
     template_marks: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     examples: tuple[Thought, ...] = field(default=(), repr=False)
+
+    @property
+    def frame(self) -> Frame:
+        """The same, for grammars."""
+        answer = self.answer or (self.answer_tags[0] if self.answer_tags is not None else "")
+        return Frame(begin=self.begin, end=self.end, after=self.after, answer=answer)
+
+    def closed_by(self, prompt: str) -> bool:
+        """Whether a prompt ends in the closing tag, so that there is no reasoning after it."""
+        return prompt.rstrip().endswith(self.end)
 
     def opened_by(self, prompt: str) -> bool:
         """Whether a prompt ends in the opening tag, so that the text after it begins within reasoning."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from millstream.grammar.writing import Writing
 from millstream.parsing.draft import Draft, Malformed, Outlet, Tools
 from millstream.parsing.events import Event
 from millstream.parsing.forms import Calls, Form
@@ -17,7 +18,9 @@ class ToolFormat:
 
     Calls stand behind one of the `opens` markers, several of them between the markers of a `section`, if there is one. With
     `bare`, calls in this form and without a marker are calls, too, where a text begins with one of `bare_starts`.
-    `examples` show the format, and are tests of it. A chat template that has all of `template_marks` speaks it.
+    `written` says how the models write calls that they are held to (the first whose `needs` the vocabulary has); without it
+    calls cannot be enforced. `examples` show the format, and are tests of it. A chat template that has all of `template_marks`
+    speaks it.
     """
 
     name: str
@@ -28,6 +31,7 @@ class ToolFormat:
     bare_starts: str = ""
     template_marks: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    written: tuple[Writing, ...] = ()
     examples: tuple[Example, ...] = field(default=(), repr=False)
 
 

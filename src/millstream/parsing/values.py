@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
+from millstream.grammar.schema_types import STRING, TYPES, allowed_types
 from millstream.parsing.literals import PYTHON, whole_value
 from millstream.parsing.reader import EndOfText, Markers, Reader, Reading
 
 Put = Callable[[str, str], object]  # JSON, and what stands for it in the text
-
-_ALL = frozenset(("string", "integer", "number", "boolean", "null", "array", "object"))
-_STRING = frozenset(("string",))
-_MAX_REFS = 16
 
 
 class ObjectWriter:
@@ -39,7 +35,7 @@ class ObjectWriter:
         """
         self._put(f"{self._separator}{json.dumps(key, ensure_ascii=False)}: ", "")
         self._separator = ", "
-        allowed = allowed_types(self._schema, key, _ALL if is_json else _STRING)
+        allowed = allowed_types(self._schema, key, TYPES if is_json else STRING)
         value = _Text(self._put) if allowed == {"string"} else _Collected(self._put, allowed)
         cut = _Edges(edge, value.add, self._put)
         try:
@@ -126,51 +122,6 @@ def typed(text: str, allowed: frozenset[str]) -> str:
         if found is not None and _types_of_json(found) & allowed - {"string"}:
             return found
     return json.dumps(text, ensure_ascii=False)
-
-
-def allowed_types(schema: object, key: str, otherwise: frozenset[str] = _STRING) -> frozenset[str]:
-    """The JSON types that an object's schema allows for the member `key`; `otherwise` where it does not say."""
-    root = schema if isinstance(schema, dict) else {}
-    properties = root.get("properties")
-    member = properties.get(key) if isinstance(properties, dict) else None
-    return frozenset(_types(member, root, _MAX_REFS)) or otherwise
-
-
-def _types(schema: Any, root: dict[str, Any], depth: int) -> set[str]:
-    """The types a schema names, itself or by what it refers to; none where it names none."""
-    if not isinstance(schema, dict) or not depth:
-        return set()
-    named = schema.get("type")
-    if named is not None:
-        return {name for name in (named if isinstance(named, list) else [named]) if name in _ALL}
-    found: set[str] = set()
-    values = list(schema["enum"]) if isinstance(schema.get("enum"), list) else []
-    for value in values + ([schema["const"]] if "const" in schema else []):
-        found |= _types_of(value)
-    for word in ("anyOf", "oneOf", "allOf"):
-        branches = schema.get(word)
-        for branch in branches[:64] if isinstance(branches, list) else []:
-            found |= _types(branch, root, depth - 1)
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        target: Any = root
-        for step in reference[2:].split("/"):
-            target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
-        found |= _types(target, root, depth - 1)
-    return found
-
-
-def _types_of(value: object) -> set[str]:
-    """The JSON types of a value."""
-    if isinstance(value, bool):
-        return {"boolean"}
-    if isinstance(value, int):
-        return {"integer", "number"}
-    if isinstance(value, float):
-        return {"number", "integer"} if value.is_integer() else {"number"}
-    if value is None:
-        return {"null"}
-    return {"string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"}
 
 
 def _types_of_json(text: str) -> set[str]:

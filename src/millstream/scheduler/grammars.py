@@ -59,7 +59,7 @@ class Grammars:
             return True
         if self._compiler is None or not grammar.checked:
             raise EngineError("The grammar was not checked.")
-        req.matcher = self._compiler.matcher(grammar.checked)
+        req.matcher = self._compiler.matcher(grammar.checked, grammar.budget)
         return req.matcher is not None
 
     def give_all(self, compiling: Iterable[Req]) -> Iterator[tuple[Req, str | None]]:

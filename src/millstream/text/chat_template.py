@@ -35,9 +35,9 @@ class ChatTemplate:
 
     `closing_text` is what the template writes after the last assistant message's content, such as `<|im_end|>` and a line
     break; "" where it writes nothing or cannot be asked. `plain_text` is an ordinary conversation of a few letters,
-    rendered; "" likewise. `uses_tools` tells whether it reads `tools` at all, `writes_tool_calls` whether calls and their
-    results in the messages come out, `is_slow` whether it has much to do even for a few words. `looked_for` is all it compares
-    something with: among that, what it looks for in messages.
+    rendered; "" likewise. `variables` are those that it reads; `uses_tools` tells whether it reads `tools`, `writes_tool_calls`
+    whether calls and their results in the messages come out, `is_slow` whether it has much to do even for a few words.
+    `looked_for` is all it compares something with: among that, what it looks for in messages.
 
     Raises:
         StartupError: the source is not a valid template, or one that does not come to an end.
@@ -51,7 +51,8 @@ class ChatTemplate:
             raise StartupError(f"the chat template is not valid, line {error.lineno}: {error.message}", hint=HINT) from error
         except RecursionError as error:
             raise StartupError("the chat template is not valid: it is nested too deeply.", hint=HINT) from error
-        self.uses_tools = "tools" in jinja2.meta.find_undeclared_variables(syntax)
+        self.variables = frozenset(jinja2.meta.find_undeclared_variables(syntax))
+        self.uses_tools = "tools" in self.variables
         self.is_slow = False
         self.looked_for = frozenset(_texts(syntax.find_all((nodes.Compare, nodes.Call))))
         self.style = find_style(self._try_render, knows_developer="developer" in _texts([syntax]))

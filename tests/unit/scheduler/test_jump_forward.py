@@ -31,7 +31,10 @@ PERSON = {
 FORCED = spec("regex", f"(yes|no): {SAYING}!")
 SCHEMA = spec("json_schema", json.dumps(PERSON))
 LIST = spec("json_schema", json.dumps({"type": "array", "items": {"enum": ["red light", "green light"]}, "minItems": 2}))
-GRAMMARS = [FORCED, SCHEMA, LIST, spec("regex", "(ab|cd){3}"), spec("regex", "same same same")]
+CONTROLLED = spec(
+    "ebnf", 'start: "say " /[ab]/ <|im_start|> "\u4f60\u597d \U0001f389" <|im_end|>'
+)  # control tokens, and parts of characters
+GRAMMARS = [FORCED, SCHEMA, LIST, spec("regex", "(ab|cd){3}"), spec("regex", "same same same"), CONTROLLED]
 
 
 @functools.cache
@@ -134,7 +137,7 @@ def test_a_grammar_that_ends_at_the_limit_was_not_cut(grammar: GrammarSpec) -> N
     whole, _, _, _ = both(grammar, max_new=150)
     without, with_jumps, _, _ = both(grammar, max_new=len(whole.token_ids))
     assert with_jumps == without == whole
-    assert with_jumps.finish == Stop(None)
+    assert isinstance(with_jumps.finish, Stop)
 
 
 def test_the_scripted_executor_says_the_same() -> None:

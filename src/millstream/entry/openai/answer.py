@@ -27,9 +27,10 @@ from millstream.entry.service import Service
 from millstream.entry.sse import DONE, error_event
 from millstream.entry.stream import stream_answer
 from millstream.entry.tokenizer_manager import TokenizerManager
+from millstream.entry.turn import Answer
 from millstream.entry.whole import Whole, collect, num_values
 from millstream.messages import Abort, FinishReason, GenerateReqInput, TextRow
-from millstream.parsing.pipeline import Reading
+from millstream.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,8 @@ class Call:
     origin: Origin
     shape: Shape
     logprobs: LogprobOptions = LogprobOptions()
-    reading: Reading | None = None  # how the text of a chat is taken apart; None: it is content
+    said: Answer | None = None  # how the text of a chat is taken apart; None: it is content
+    shows_reasoning: bool = True
     width: int = 0
     echo: Sequence[str | list[int]] | None = None  # prompts that stand before their answers
     several_prompts: bool = False
@@ -56,6 +58,17 @@ class Call:
     def choices_each(self) -> int:
         """Choices made for each prompt."""
         return self.width or self.fields.n
+
+    @property
+    def is_taken_apart(self) -> bool:
+        """Whether the text is more than content."""
+        return self.said is not None and (self.said.reading is not None or self.said.marks is not None)
+
+    def speech(self, tokenizer: Tokenizer) -> Speech | None:
+        """What takes one choice apart; None where all of it is content."""
+        if self.said is None or not self.is_taken_apart:
+            return None
+        return Speech(self.said, tokenizer.single, shows_reasoning=self.shows_reasoning)
 
     def head(self, kind: str, service: Service) -> Json:
         """The members that the answer and every chunk of it begin with."""
@@ -76,11 +89,12 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
     async with admitted(manager, call.rid, call.requests, call.origin) as generation:
         outputs = await _choice_outputs(manager, call, generation)
         if call.fields.stream:
-            await stream_answer(exchange, service, generation, _ChunkStream(call, generation, outputs, head))
+            await stream_answer(exchange, service, generation, _ChunkStream(call, generation, outputs, head, manager.tokenizer))
         else:
             made = await collect(generation, _Ends(call).failure)
-            work = partial(_body, call, Tally(generation, call.choices_each), outputs, head, made)
-            size = num_values(made) + (sum(len(choice.text) for choice in made) if call.reading is not None else 0)
+            speeches = [call.speech(manager.tokenizer) for _ in made]
+            work = partial(_body, call, Tally(generation, call.choices_each), outputs, head, made, speeches)
+            size = num_values(made) + (sum(len(choice.text) for choice in made) if call.is_taken_apart else 0)
             await exchange.send_json(await manager.prompts.off_loop(size, work))
             generation.stamp_written(service.clock(), last=True)
 
@@ -136,12 +150,14 @@ class _Ends:
         return not isinstance(finish, Abort) or (self._several and finish.cause == "aborted")
 
 
-def _body(call: Call, tally: Tally, outputs: list[ChoiceOutput], head: Json, made: list[Whole]) -> Json:
+def _body(
+    call: Call, tally: Tally, outputs: list[ChoiceOutput], head: Json, made: list[Whole], speeches: list[Speech | None]
+) -> Json:
     shown = best_of(made, width=call.choices_each, n=call.fields.n)
     body: Json = {
         **head,
-        "choices": [_choice(call, place, made[index], outputs[index]) for place, index in enumerate(shown)],
-        "usage": tally.usage(),
+        "choices": [_choice(call, place, made[index], outputs[index], speeches[index]) for place, index in enumerate(shown)],
+        "usage": tally.usage(sum(speech.reasoning_tokens for speech in speeches if speech is not None)),
     }
     if call.fields.return_token_ids:
         body["prompt_token_ids"] = tally.prompt_token_ids(several=call.several_prompts)
@@ -150,13 +166,13 @@ def _body(call: Call, tally: Tally, outputs: list[ChoiceOutput], head: Json, mad
     return body
 
 
-def _choice(call: Call, index: int, made: Whole, output: ChoiceOutput) -> Json:
+def _choice(call: Call, index: int, made: Whole, output: ChoiceOutput, speech: Speech | None) -> Json:
     part = output.take(made.text, made.token_ids, made.details, made.finish)
     chat = call.shape.opening is not None
     content: Json = {"message": {"role": "assistant", "content": part.text}} if chat else {"text": part.text}
     in_calls = False
-    if call.reading is not None:
-        speech = Speech(call.reading)
+    if speech is not None:
+        speech.count(made.token_ids)
         content = {"message": {"role": "assistant", **speech.message(part.text)}}
         in_calls = speech.ends_in_calls
     end = finish_members(made.finish, in_calls=in_calls)
@@ -171,12 +187,14 @@ def _choice(call: Call, index: int, made: Whole, output: ChoiceOutput) -> Json:
 class _ChunkStream:
     """The `StreamForm` of both OpenAI routes: opening chunk a choice, text as it comes, last chunk a choice, usage."""
 
-    def __init__(self, call: Call, generation: Generation, outputs: list[ChoiceOutput], head: Json) -> None:
+    def __init__(
+        self, call: Call, generation: Generation, outputs: list[ChoiceOutput], head: Json, tokenizer: Tokenizer
+    ) -> None:
         options = call.fields.stream_options or StreamOptions()
         self._call = call
         self._outputs = outputs
         self._ends = _Ends(call)
-        self._speeches = None if call.reading is None else [Speech(call.reading) for _ in outputs]
+        self._speeches = [speech for _ in outputs if (speech := call.speech(tokenizer)) is not None]
         self._ids = call.fields.return_token_ids
         self._include_usage = bool(options.include_usage)
         self._continuous = bool(options.continuous_usage_stats)
@@ -190,13 +208,15 @@ class _ChunkStream:
 
     def row(self, index: int, row: TextRow) -> bytes:
         """A chunk for the text, and one for the end."""
-        usage = self._tally.usage() if self._continuous else None
+        if self._speeches:
+            self._speeches[index].count(row.token_ids)
+        usage = self._usage() if self._continuous else None
         ids = row.token_ids if self._ids else None
         output = self._outputs[index]
         part = output.take(row.text, row.token_ids, row.details, row.finish)
         logprobs = output.logprobs(part.listed) if part.listed else None
         chunk, in_calls = b"", False
-        if self._speeches is not None:
+        if self._speeches:
             speech = self._speeches[index]
             deltas = speech.deltas(part.text, is_last=row.finish is not None)
             if not deltas and (ids or logprobs):
@@ -222,7 +242,10 @@ class _ChunkStream:
 
     def closing(self) -> bytes:
         """The usage chunk, where it was asked for, and `[DONE]`."""
-        return (self._chunks.usage(self._tally.usage()) if self._include_usage else b"") + DONE
+        return (self._chunks.usage(self._usage()) if self._include_usage else b"") + DONE
+
+    def _usage(self) -> Json:
+        return self._tally.usage(sum(speech.reasoning_tokens for speech in self._speeches))
 
     def broken(self, failure: Failure) -> bytes:
         """An error event."""

@@ -51,7 +51,8 @@ async def _run(exchange: Exchange, service: Service, request: ChatCompletionRequ
         origin=Origin(api="chat", model=model, prompt_param="messages", caller=exchange.caller),
         shape=CHAT_SHAPE,
         logprobs=logprobs,
-        reading=said.reading,
+        said=said,
+        shows_reasoning=request.include_reasoning,
     )
     await answer(exchange, service, call)
 

@@ -18,11 +18,13 @@ from millstream.entry.limits import (
     Prompts,
     Rid,
     Salt,
+    ThoughtTokens,
     Timeout,
     declared,
 )
 from millstream.entry.openai.logprob_options import MAX_TOP
 from millstream.entry.sampling import SamplingFields
+from millstream.entry.thinking import Effort
 from millstream.entry.tools import TOOL
 from millstream.messages.grammar import GrammarSpec
 
@@ -92,7 +94,12 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] = {}
     tools: list[dict[str, Any]] = []
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None  # absent: auto
-    parallel_tool_calls: bool = True  # otherwise the first call alone is one
+    parallel_tool_calls: bool = True  # otherwise one call at most
+    reasoning_effort: Effort | None = None
+    thinking_token_budget: ThoughtTokens | None = None  # the most tokens of reasoning
+    thinking_budget: ThoughtTokens | None = None  # another name of it
+    enable_thinking: bool | None = None
+    include_reasoning: bool = True  # otherwise it is not in the answer
     separate_reasoning: bool = True  # otherwise it stays in the content, tags and all
 
 
@@ -138,7 +145,7 @@ FORMS: dict[str, Any] = {
 
 _LOGPROBS_HERE = "use OpenAI's `logprobs`"
 _NO_CODE = "code from requests is never run"
-_NO_REASONING = "the model has no reasoning modes"
+_NO_REASONING = "reasoning is for chats"
 _NO_TOOLS = "tools are for chats, in `tools`"
 _NO_MEDIA = "this server takes and makes text only"
 _NO_LORA = "LoRA adapters are not supported by this server"
@@ -171,6 +178,9 @@ _REFUSED = {
     "session_params": Refused(_NO_SESSIONS, ({},)),
     "reasoning_effort": Refused(_NO_REASONING, ("none",)),
     "thinking_token_budget": Refused(_NO_REASONING),
+    "thinking_budget": Refused(_NO_REASONING),
+    "enable_thinking": Refused(_NO_REASONING, (False,)),
+    "include_reasoning": Refused(_NO_REASONING, (True, False)),
     "verbosity": Refused("the model has no verbosity modes", ("medium",)),
     "separate_reasoning": Refused("reasoning is taken apart in chats", (False,)),
     "return_hidden_states": Refused("hidden states are not available", (False,)),
@@ -194,7 +204,10 @@ _REFUSED = {
     "data_parallel_rank": Refused(_INTERNAL),
 }
 
-_CHATS_ALONE = ("tools", "tool_choice", "parallel_tool_calls", "separate_reasoning")  # what chats honour and completions cannot
+_CHATS_ALONE = (  # what chats honour and completions cannot
+    *("tools", "tool_choice", "parallel_tool_calls", "separate_reasoning", "reasoning_effort", "thinking_token_budget"),
+    *("thinking_budget", "enable_thinking", "include_reasoning"),
+)
 _NO_TEMPLATES = "the server's operator chooses the template"
 
 CHAT = FieldRules(

@@ -6,19 +6,25 @@ A stream feeds it row by row, a whole answer at once; both come to the same, but
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from typing import Any
 
+from millstream.entry.turn import Answer
 from millstream.parsing.events import ArgumentsDelta, CallBegin, CallEnd, ContentDelta, Event, ParsedCall, ReasoningDelta, join
 from millstream.parsing.pipeline import Pipeline, Reading
+from millstream.text.token_bytes import TokenBytes
 
 Json = dict[str, Any]
 
 
 class Speech:
-    """One choice, read as `reading` says."""
+    """One choice of an answer. With `shows_reasoning` what the model thinks is told, else only counted."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._pipeline = Pipeline(reading)
+    def __init__(self, answer: Answer, tokens: TokenBytes, *, shows_reasoning: bool = True) -> None:
+        self._pipeline = Pipeline(answer.reading or Reading())
+        self._meter = answer.meter()
+        self._tokens = tokens
+        self._shows_reasoning = shows_reasoning
         self._num_calls = 0
         self._is_complete = True
 
@@ -26,6 +32,17 @@ class Speech:
     def ends_in_calls(self) -> bool:
         """Whether there are calls, all of them complete."""
         return self._num_calls > 0 and self._is_complete
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many of the tokens so far are reasoning."""
+        return 0 if self._meter is None else self._meter.count
+
+    def count(self, token_ids: Iterable[int]) -> None:
+        """These tokens were handed on."""
+        if self._meter is not None and not self._meter.is_over:
+            for token_id in token_ids:
+                self._meter.take(self._tokens.of(token_id))
 
     def deltas(self, text: str, *, is_last: bool) -> list[Json]:
         """The deltas that more text makes; with `is_last` there is no more."""
@@ -50,7 +67,7 @@ class Speech:
                 self._num_calls += 1
             elif isinstance(event, CallEnd):
                 self._is_complete &= event.is_complete
-        return events
+        return events if self._shows_reasoning else [event for event in events if not isinstance(event, ReasoningDelta)]
 
 
 def _delta(event: Event) -> Json | None:

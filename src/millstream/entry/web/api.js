@@ -118,9 +118,8 @@ export async function stream(path, body, { signal, onData, onComment = () => {},
   throw new ApiError(0, { message: "The connection was cut before the answer was complete.", code: "cut" });
 }
 
-/** Call `look` now and each `everyMs` while `isShown()` and the tab is seen. One look at a time. Returns what stops it. */
+/** Call `look` each `everyMs` while `isShown()` and the tab is seen, one look at a time. Returns what does so at once. */
 export function whileShown(isShown, everyMs, look) {
-  let timer = null;
   let busy = false;
   const tick = async () => {
     if (busy || document.hidden || !isShown()) return;
@@ -131,7 +130,6 @@ export function whileShown(isShown, everyMs, look) {
       busy = false;
     }
   };
-  timer = setInterval(tick, everyMs);
-  tick();
-  return { stop: () => clearInterval(timer), now: tick };
+  setInterval(tick, everyMs);
+  return { now: tick };
 }

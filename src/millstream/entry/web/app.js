@@ -117,7 +117,7 @@ async function meet() {
     if (!(error instanceof ApiError)) throw error;
     byId("model").textContent = error.status === 401 ? "no key" : "not ready";
   }
-  document.body.dataset.model = byId("model").textContent;
+  document.body.dataset.model = byId("model").textContent; // met, one way or the other
 }
 
 async function showHealth() {
@@ -147,6 +147,4 @@ document.addEventListener("keydown", onKey);
 document.addEventListener("key", meet);
 window.addEventListener("hashchange", route);
 route();
-await showHealth();
-document.body.dataset.ready = "true";
-whileShown(() => true, 3000, showHealth);
+whileShown(() => true, 3000, showHealth).now();

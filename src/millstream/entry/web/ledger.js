@@ -26,7 +26,13 @@ export function ledgerView(server) {
     }
   });
   rid.addEventListener("input", look.now);
-  return { element, show: look.now };
+  return {
+    element,
+    show() {
+      element.dataset.state = "asked";
+      look.now();
+    },
+  };
 }
 
 function shown(found, hasTimelines) {

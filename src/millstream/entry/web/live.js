@@ -36,7 +36,13 @@ export function liveView(server) {
       replace(body, h("p", { class: "notice bad", role: "alert" }, wording(error)));
     }
   });
-  return { element, show: look.now };
+  return {
+    element,
+    show() {
+      element.dataset.state = "asked";
+      look.now();
+    },
+  };
 }
 
 /** Whether requests are taken now, in one line. */

@@ -5,7 +5,7 @@ import { parts } from "./charts.js";
 import { count, duration, facts, h, replace, share } from "./dom.js";
 import { wording } from "./messages.js";
 import { waterfall } from "./waterfall.js";
-import { why } from "./why.js";
+import { cacheReason, why } from "./why.js";
 
 const EVERY_MS = 1000;
 const MAX_ROWS = 200;
@@ -95,7 +95,7 @@ function described(request) {
         ["Answer", `${count(request.completion_tokens)} tokens`],
         ["API, model", `${request.api ?? "–"}, ${request.model ?? "–"}`],
         request.request_id && ["Request id", h("code", {}, request.request_id)],
-        request.retractions > 0 && ["Retracted", `${count(request.retractions)} times`],
+        request.retractions > 0 && ["Retracted", `${count(request.retractions)} time${request.retractions > 1 ? "s" : ""}`],
       ]))),
     h("h2", {}, "Timeline"),
     waterfall({ ...request, waits: request.waits ?? [] }),
@@ -107,10 +107,10 @@ function described(request) {
 function divergence(cache) {
   const place = cache.diverged_at;
   return h("div", { class: "card", id: "divergence" },
-    h("p", {}, `${count(cache.cached_tokens)} prompt tokens were known. `, cache.reason ? `Why not more: ${String(cache.reason).replaceAll("_", " ")}.` : ""),
-    place !== null && place !== undefined && [
-      h("h3", {}, `Here, at token ${count(place)}, it leaves the nearest prompt that was known`),
+    h("p", {}, `${count(cache.cached_tokens)} prompt tokens were known. `, `Why not more: ${cacheReason(cache.reason)}.`),
+    (cache.text_before || cache.text_after) && [
+      h("h3", {}, `Here, at token ${count(place)}, the known part of it ends`),
       h("pre", { class: "wrap", tabindex: "0", "aria-label": "This prompt" }, cache.text_before ?? "", h("mark", {}, cache.text_after ?? "")),
-      cache.sibling_text && [h("p", { class: "quiet" }, "The other one goes on:"), h("pre", { class: "wrap", tabindex: "0", "aria-label": "The other prompt" }, cache.text_before ?? "", h("mark", {}, cache.sibling_text))],
+      cache.sibling_text && [h("p", { class: "quiet" }, "The nearest prompt before it goes on:"), h("pre", { class: "wrap", tabindex: "0", "aria-label": "The other prompt" }, cache.text_before ?? "", h("mark", {}, cache.sibling_text))],
     ]);
 }

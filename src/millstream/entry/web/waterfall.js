@@ -8,14 +8,16 @@ const PROCESSES = ["entry", "scheduler", "detokenizer"];
 
 /** The waterfall. Both lists are of `{start_ms, duration_ms}` from the request's arrival. */
 export function waterfall({ stages, waits, duration_ms: whole }) {
-  const row = (name, words, detail, part, fill, kind) => {
-    const start = (100 * part.start_ms) / Math.max(whole, 1e-9);
-    const width = Math.max(0.4, (100 * part.duration_ms) / Math.max(whole, 1e-9));
-    return h("li", { class: kind, dataset: { name } },
-      h("span", { class: "name" }, words, detail && h("span", { class: "quiet" }, ` ${detail}`)),
-      h("span", { class: "track" }, h("span", { class: "fill", style: { left: `${Math.min(start, 99.6)}%`, width: `${Math.min(width, 100 - Math.min(start, 99.6))}%`, background: fill } })),
-      h("span", { class: "took" }, duration(part.duration_ms)));
+  const bar = (part, fill) => {
+    const left = Math.min(99.6, (100 * part.start_ms) / Math.max(whole, 1e-9));
+    const width = Math.min(100 - left, Math.max(0.4, (100 * part.duration_ms) / Math.max(whole, 1e-9)));
+    return h("span", { class: "fill", style: { left: `${left}%`, width: `${width}%`, background: fill } });
   };
+  const row = (name, words, detail, part, fill, kind) =>
+    h("li", { class: kind, dataset: { name } },
+      h("span", { class: "name" }, words, detail && h("span", { class: "quiet" }, ` ${detail}`)),
+      h("span", { class: "track" }, (part.detail?.list ?? [part]).map((each) => bar(each, fill))),
+      h("span", { class: "took" }, duration(part.duration_ms)));
   return h("div", {},
     h("ol", { class: "waterfall", "aria-label": "Stages" }, stages.map((stage) =>
       row(stage.name, stage.name, `${stage.process}: ${stageName(stage.name)}${stage.is_over === false ? ", not over" : ""}`, stage, colour(Math.max(0, PROCESSES.indexOf(stage.process))), "stage"))),
@@ -26,5 +28,6 @@ export function waterfall({ stages, waits, duration_ms: whole }) {
 function described(detail) {
   if (detail === null || detail === undefined || detail === "") return "";
   if (typeof detail !== "object") return `(${detail})`;
-  return `(${Object.entries(detail).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ")})`;
+  const words = Object.entries(detail).filter(([, value]) => typeof value !== "object");
+  return words.length === 0 ? "" : `(${words.map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ")})`;
 }

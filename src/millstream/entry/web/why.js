@@ -15,17 +15,33 @@ const STAGES = {
 };
 
 const WAITS = {
-  queue_position: "it waited behind others in the queue",
-  page_shortage: "it waited for KV pages: others had them",
+  queue_position: "others were before it in the queue",
+  batch_full: "as many requests as may run were running",
+  page_shortage: "there were no KV pages for it: others had them",
+  prefill_budget: "other prompts took all the tokens of a step",
+  same_prefix: "another request was computing the same prefix, which it waited to share",
   prefill_chunks: "its prompt was read in parts, beside other requests",
-  retraction: "it was retracted: its KV pages went to others, and what they held was computed again",
+  retraction: "it was out of the batch: its KV pages had gone to others, and what they held was computed again",
+  slow_reader: "it was paused, for its client did not read",
+  resume: "its client had read on, and its place or its pages were gone",
   grammar_compile: "its grammar was being made",
-  slow_reader: "its client did not read: it was paused until the client had read on",
-  same_prefix: "another request was computing the same prefix, and it waited to share it",
 };
 
 const MATTERS = 0.1; // of the whole time
 
+const CACHE = {
+  whole: "all that can be known was",
+  page_boundary: "less than a page is left",
+  diverged: "what is known goes on otherwise",
+  extended: "what is known ends there, and the rest is new",
+  evicted: "more was known, and made room for others or was flushed",
+  nothing_cached: "nothing is known that begins like this",
+  namespace: "it is known under another cache_salt or extra_key, which shares nothing",
+  cache_off: "the prefix cache is off",
+  prompt_logprobs: "log probabilities behind that place were asked for, so it had to be computed",
+};
+
+export const cacheReason = (reason) => CACHE[reason] ?? reason.replaceAll("_", " ");
 export const stageName = (name) => STAGES[name] ?? name;
 export const waitName = (reason) => WAITS[reason] ?? reason.replaceAll("_", " ");
 
@@ -43,7 +59,7 @@ function waits({ waits: found, duration_ms: whole }) {
   return [...sums]
     .filter(([reason, { ms }]) => ms >= MATTERS * whole || reason === "retraction" || reason === "slow_reader")
     .sort(([, a], [, b]) => b.ms - a.ms)
-    .map(([reason, { ms, times }]) => ({ kind: reason, text: `For ${duration(ms)}${times > 1 ? `, ${count(times)} times,` : ""} ${waitName(reason)}.` }));
+    .map(([reason, { ms, times }]) => ({ kind: reason, text: `For ${duration(ms)}${times > 1 ? ` (${count(times)} times)` : ""} ${waitName(reason)}.` }));
 }
 
 function longest({ stages, duration_ms: whole }) {
@@ -53,10 +69,10 @@ function longest({ stages, duration_ms: whole }) {
 }
 
 function cache({ cache: found, prompt_tokens: prompt, cached_tokens: cached }) {
-  if (!found || !prompt || cached >= prompt - 1) return [];
+  if (!found || !prompt || found.reason === "whole" || found.reason === "page_boundary") return [];
   const known = `${count(cached)} of its ${count(prompt)} prompt tokens were known`;
-  if (found.diverged_at === null || found.diverged_at === undefined) return cached ? [{ kind: "cache", text: `${known}; the others had to be read.` }] : [];
-  return [{ kind: "cache-miss", text: `Only ${known}: at token ${count(found.diverged_at)} it goes on otherwise than the nearest prompt before it, so all behind that place was read again.` }];
+  if (found.reason !== "diverged") return [{ kind: `cache-${found.reason}`, text: `${known}: ${cacheReason(found.reason)}.` }];
+  return [{ kind: "cache-diverged", text: `${cached < prompt / 2 ? "Only " : ""}${known}: at token ${count(found.diverged_at)} it goes on otherwise than the nearest prompt before it, so all from there on was read anew.` }];
 }
 
 function retractions({ retractions: times, waits: found }) {

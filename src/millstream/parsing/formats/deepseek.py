@@ -1,5 +1,6 @@
 """DeepSeek: calls in a section; V3 and R1 fence the arguments, V3.1 does not."""
 
+from millstream.grammar.writing import Writing
 from millstream.parsing.forms import SPACE, Maybe, NamedJson
 from millstream.parsing.stage import Example, ToolFormat
 
@@ -17,6 +18,16 @@ DEEPSEEK_V3 = ToolFormat(
     opens=(_BEGIN,),
     section=_SECTION,
     template_marks=("tool▁calls▁begin", "```json"),
+    written=(
+        Writing(
+            opening=_SECTION[0],
+            begin=f"{_BEGIN}function{_SEP}",
+            after_name="\n```json\n",
+            end=f"\n```{_END}",
+            between="\n",
+            closing=_SECTION[1],
+        ),
+    ),
     examples=(
         Example(
             f'Ja. {_SECTION[0]}{_BEGIN}function{_SEP}get_weather\n```json\n{{"city": "Ulm"}}\n```{_END}\n'
@@ -35,6 +46,7 @@ DEEPSEEK_V31 = ToolFormat(
     opens=(_BEGIN,),
     section=_SECTION,
     template_marks=("tool▁calls▁begin",),
+    written=(Writing(opening=_SECTION[0], begin=_BEGIN, after_name=_SEP, end=_END, closing=_SECTION[1]),),
     examples=(
         Example(
             f'Ja.{_SECTION[0]}{_BEGIN}get_weather{_SEP}{{"city": "Ulm"}}{_END}{_BEGIN}ping{_SEP}{{}}{_END}{_SECTION[1]}',

@@ -1,5 +1,6 @@
 """GLM 4.5 and later: the name, and pairs of tags with key and value."""
 
+from millstream.grammar.writing import Writing
 from millstream.parsing.forms import SPACE, Tagged
 from millstream.parsing.stage import Example, ToolFormat
 
@@ -14,6 +15,17 @@ GLM45 = ToolFormat(
     ),
     opens=("<tool_call>",),
     template_marks=("<tool_call>", "<arg_key>"),
+    written=(
+        Writing(
+            begin="<tool_call>",
+            after_name="\n",
+            end="</tool_call>",
+            between="\n",
+            style="tagged",
+            key=("<arg_key>", "</arg_key>\n<arg_value>"),
+            value=("", "</arg_value>", "\n"),
+        ),
+    ),
     examples=(
         Example(
             "\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Köln</arg_value>\n<arg_key>days</arg_key>\n"

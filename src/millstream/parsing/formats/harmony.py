@@ -4,6 +4,7 @@ The prompt ends in `<|start|>assistant`, so that a text begins with a channel, o
 header, whose recipient stands before or behind the channel. `<|call|>` and `<|return|>` end generation, and are often missing.
 """
 
+from millstream.grammar.writing import Writing
 from millstream.parsing.forms import SPACE, WORD, Maybe, NamedJson
 from millstream.parsing.frames import Frames
 from millstream.parsing.reasoning import ReasoningFormat, Thought
@@ -40,6 +41,7 @@ GPT_OSS_TOOLS = ToolFormat(
         " to=functions.",
     ),
     template_marks=("<|channel|>", "to=functions."),
+    written=(Writing(begin=_CALL, after_name=" <|constrain|>json<|message|>", end="", is_single=True),),
     examples=(
         Example(
             _CALL + 'get_weather <|constrain|>json<|message|>{"city": "Bern"}<|call|>',
@@ -70,6 +72,8 @@ GPT_OSS = ReasoningFormat(
         calls=r"(?:^|\s|>)to=",
     ),
     template_marks=("<|channel|>analysis",),
+    after="<|start|>assistant",
+    answer="<|channel|>final<|message|>",
     examples=(
         Thought(
             f"<|channel|>analysis<|message|>Two and two.<|end|>{_START}<|channel|>final<|message|>Four.<|return|>",

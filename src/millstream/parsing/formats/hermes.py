@@ -1,5 +1,6 @@
 """Hermes, Qwen 2.5, Qwen 3 and others: an object in `<tool_call>` tags."""
 
+from millstream.grammar.writing import Writing
 from millstream.parsing.forms import JsonObject
 from millstream.parsing.stage import Example, ToolFormat
 
@@ -9,6 +10,15 @@ HERMES = ToolFormat(
     form=JsonObject(close="</tool_call>"),
     opens=("<tool_call>",),
     template_marks=("<tool_call>",),
+    written=(
+        Writing(
+            begin='<tool_call>\n{"name": "',
+            after_name='", "arguments": ',
+            end="}\n</tool_call>",
+            between="\n",
+            in_string=True,
+        ),
+    ),
     examples=(
         Example(
             'I look.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}\n</tool_call>',

@@ -1,5 +1,6 @@
 """Kimi K2: calls in a section, each with an id that holds its name: `functions.NAME:NUMBER`."""
 
+from millstream.grammar.writing import Writing
 from millstream.parsing.forms import SPACE, Maybe, NamedJson
 from millstream.parsing.stage import Example, ToolFormat
 
@@ -17,6 +18,16 @@ KIMI_K2 = ToolFormat(
     opens=(_BEGIN,),
     section=_SECTION,
     template_marks=("<|tool_calls_section_begin|>",),
+    written=(
+        Writing(
+            opening=_SECTION[0],
+            begin=f"{_BEGIN}functions.",
+            after_name=_ARGUMENTS,
+            end=_END,
+            closing=_SECTION[1],
+            numbered=True,
+        ),
+    ),
     examples=(
         Example(
             f'{_SECTION[0]}{_BEGIN}functions.get_weather:0{_ARGUMENTS}{{"city": "杭州"}}{_END}'

@@ -3,6 +3,7 @@
 Llama 4 has `<|python_start|>` and `<|python_end|>`, around the calls or before them.
 """
 
+from millstream.grammar.writing import Writing
 from millstream.parsing.forms import JsonObject, Maybe, PythonCalls
 from millstream.parsing.stage import Example, ToolFormat
 
@@ -17,6 +18,7 @@ LLAMA3 = ToolFormat(
     bare=JsonObject(separator=";", in_list=True, is_strict=True),
     bare_starts="{[",
     template_marks=('{"name": function name, "parameters":',),
+    written=(Writing(begin='{"name": "', after_name='", "parameters": ', end="}", between="; ", in_string=True),),
     examples=(
         Example('{"name": "get_weather", "parameters": {"city": "Bern"}}', calls=(("get_weather", '{"city": "Bern"}'),)),
         Example(
@@ -50,6 +52,7 @@ PYTHONIC = ToolFormat(
     bare=PythonCalls(),
     bare_starts="[",
     template_marks=("[func_name1(params_name1=params_value1",),
+    written=(Writing(opening="[", begin="", after_name="(", end=")", between=", ", closing="]", style="python"),),
     examples=(
         Example(
             "[get_weather(city='Bern', days=2, hourly=True), ping()]",

@@ -1,5 +1,6 @@
 """Mistral: `[TOOL_CALLS]` before a list of objects; of late before each name, with the arguments behind `[ARGS]`."""
 
+from millstream.grammar.writing import Writing
 from millstream.parsing.forms import ID, SPACE, Calls, JsonObject, Maybe, NamedJson
 from millstream.parsing.reader import Reader, Reading
 from millstream.parsing.stage import Example, ToolFormat
@@ -23,6 +24,18 @@ MISTRAL = ToolFormat(
     form=MistralCalls(),
     opens=("[TOOL_CALLS]",),
     template_marks=("[TOOL_CALLS]",),
+    written=(
+        Writing(begin="[TOOL_CALLS]", after_name="[ARGS]", end="", needs="[ARGS]"),
+        Writing(
+            opening="[TOOL_CALLS] [",
+            begin='{"name": "',
+            after_name='", "arguments": ',
+            end="}",
+            between=", ",
+            closing="]",
+            in_string=True,
+        ),
+    ),
     examples=(
         Example(
             '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Nîmes"}}, {"name": "ping", "arguments": {}}]',

@@ -1,5 +1,6 @@
 """Qwen3-Coder: a tag for the function, and one for each parameter, with the value between line breaks."""
 
+from millstream.grammar.writing import Writing
 from millstream.parsing.forms import SPACE, Maybe, Tagged
 from millstream.parsing.stage import Example, ToolFormat
 
@@ -16,6 +17,17 @@ QWEN3_CODER = ToolFormat(
     ),
     opens=("<tool_call>", "<function="),
     template_marks=("<tool_call>", "<function=", "<parameter="),
+    written=(
+        Writing(
+            begin="<tool_call>\n<function=",
+            after_name=">\n",
+            end="</function>\n</tool_call>",
+            between="\n",
+            style="tagged",
+            key=("<parameter=", ">\n"),
+            value=("\n", "</parameter>", "\n"),
+        ),
+    ),
     examples=(
         Example(
             "Well.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nSão Paulo\n</parameter>\n<parameter=days>\n3\n"

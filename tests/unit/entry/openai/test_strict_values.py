@@ -113,6 +113,11 @@ CHAT_FIELDS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "tool_choice": ("auto", (1, True, 1.5, [1], "", "Auto", "required", {}, {"type": "function"}, {"function": {"name": "x"}})),
     "separate_reasoning": (True, NO_BOOLEAN),
+    "include_reasoning": (True, NO_BOOLEAN),
+    "enable_thinking": (False, NO_BOOLEAN),
+    "reasoning_effort": ("none", (*NO_STRING, "", "some", "low")),
+    "thinking_token_budget": (0, (*NO_INTEGER, -1, 2**31)),
+    "thinking_budget": (0, (*NO_INTEGER, -1, 2**31)),
 }
 COMPLETION_FIELDS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "prompt": (
