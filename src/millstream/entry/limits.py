@@ -58,6 +58,7 @@ StopTokenIds = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)]
 MaxTokens = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 AnswerTokens = Annotated[int, Meta(ge=1, le=MAX_COUNT)]  # where the prompt alone is nothing to ask for
 MinTokens = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+ThoughtTokens = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 _IDS = {"items": {"type": "integer", "minimum": 0}}
 TokenLists = Annotated[list[Any], declared(anyOf=[_IDS, {"items": {"type": "array", **_IDS}}])]  # ids, or lists of them
 Prompts = Annotated[  # ids, or a list of prompts

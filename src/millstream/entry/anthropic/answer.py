@@ -20,9 +20,9 @@ from millstream.entry.release import admitted
 from millstream.entry.service import Service
 from millstream.entry.sse import named_event
 from millstream.entry.stream import stream_answer
+from millstream.entry.turn import Answer
 from millstream.entry.whole import collect
 from millstream.messages import FinishReason, GenerateReqInput, TextRow, Usage
-from millstream.parsing.pipeline import Reading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +33,14 @@ class Call:
     origin: Origin
     max_tokens: int
     stream: bool
-    reading: Reading | None = None  # how the text is taken apart; None: it is one block
+    said: Answer  # how the text is taken apart; without a reading it is one block
     shows_thinking: bool = True
 
-    def content(self) -> Content | None:
+    def content(self, service: Service) -> Content | None:
         """Reads the answer; None where it is one block."""
-        return None if self.reading is None else Content(self.reading, shows_thinking=self.shows_thinking)
+        if self.said.reading is None:
+            return None
+        return Content(self.said, service.text.tokenizer.single, shows_thinking=self.shows_thinking)
 
     @property
     def message_id(self) -> str:
@@ -54,7 +56,7 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
     """
     async with admitted(service.manager, call.request.rid, [call.request], call.origin) as generation:
         if call.stream:
-            form = _MessageStream(call, generation, exchange.request_id)
+            form = _MessageStream(call, generation, exchange.request_id, call.content(service))
             await stream_answer(exchange, service, generation, form)
         else:
             await _whole(exchange, service, call, generation)
@@ -62,12 +64,13 @@ async def answer(exchange: Exchange, service: Service, call: Call) -> None:
 
 async def _whole(exchange: Exchange, service: Service, call: Call, generation: Generation) -> None:
     (made,) = await collect(generation, failure_of_end)
-    content, blocks = call.content(), [events.text_block(made.text)]
+    content, blocks = call.content(service), [events.text_block(made.text)]
     if content is not None:
+        content.thought.take(made.token_ids)
         blocks = await service.manager.prompts.off_loop(len(made.text), partial(content.blocks, made.text))
     in_calls = content is not None and content.ends_in_calls
     stop = events.stop_members(made.finish, call.max_tokens, in_calls=in_calls)
-    usage = events.usage_members(_usage(generation))
+    usage = events.usage_members(_usage(generation), _thinking_tokens(content))
     await exchange.send_json(events.message(call.message_id, call.origin.model, blocks, stop, usage))
     generation.stamp_written(service.clock(), last=True)
 
@@ -75,12 +78,12 @@ async def _whole(exchange: Exchange, service: Service, call: Call, generation: G
 class _MessageStream:
     """The `StreamForm` of /v1/messages: one message, as it comes: of one text block, or of those that it is read as."""
 
-    def __init__(self, call: Call, generation: Generation, request_id: str) -> None:
+    def __init__(self, call: Call, generation: Generation, request_id: str, content: Content | None) -> None:
         self._call = call
         self._generation = generation
         self._request_id = request_id
         self._finish: FinishReason | None = None
-        self._content = call.content()
+        self._content = content
 
     def opening(self) -> bytes:
         """`message_start`, which counts the prompt as if nothing of it were cached: that is known later. Then a block, where it
@@ -95,6 +98,7 @@ class _MessageStream:
         """Deltas for the text. The end is said by `closing`."""
         self._finish = row.finish or self._finish
         if self._content is not None:
+            self._content.thought.take(row.token_ids)
             found = self._content.events(row.text, is_last=row.finish is not None)
             return b"".join([events.event(**event) for event in found])
         before, after = events.AROUND_TEXT
@@ -112,7 +116,7 @@ class _MessageStream:
         """The end of the one block, why the answer ends and what it cost, the end of the message."""
         in_calls = self._content is not None and self._content.ends_in_calls
         stop = events.stop_members(self._finish, self._call.max_tokens, in_calls=in_calls)
-        usage = events.usage_members(_usage(self._generation))
+        usage = events.usage_members(_usage(self._generation), _thinking_tokens(self._content))
         return b"".join(
             (
                 events.event("content_block_stop", index=0) if self._content is None else b"",
@@ -124,6 +128,10 @@ class _MessageStream:
     def broken(self, failure: Failure) -> bytes:
         """An event of type `error`."""
         return named_event(b"error", msgspec.json.encode(error_object(failure, self._request_id)))
+
+
+def _thinking_tokens(content: Content | None) -> int | None:
+    return None if content is None else content.thought.tokens
 
 
 def _usage(generation: Generation) -> Usage:

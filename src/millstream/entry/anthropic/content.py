@@ -13,18 +13,22 @@ import msgspec
 
 from millstream.entry.anthropic.partial_json import closed
 from millstream.entry.fields import Json
+from millstream.entry.thought_count import ThoughtCount
+from millstream.entry.turn import Answer
 from millstream.parsing.events import ArgumentsDelta, CallBegin, CallEnd, ContentDelta, Event, ReasoningDelta
 from millstream.parsing.pipeline import Pipeline, Reading
+from millstream.text.token_bytes import TokenBytes
 
 SIGNATURE = "unsigned"  # what clients keep with a thought and send back; nobody checks it here
 _THINKING, _TEXT, _CALL = "thinking", "text", "tool_use"
 
 
 class Content:
-    """The blocks of one answer, read as `reading` says. Without `shows_thinking` its thinking blocks are empty."""
+    """The blocks of one answer, read as `answer` says. Without `shows_thinking` its thinking blocks are empty."""
 
-    def __init__(self, reading: Reading, *, shows_thinking: bool) -> None:
-        self._pipeline = Pipeline(reading)
+    def __init__(self, answer: Answer, tokens: TokenBytes, *, shows_thinking: bool) -> None:
+        self.thought = ThoughtCount(answer.meter(), tokens)
+        self._pipeline = Pipeline(answer.reading or Reading())
         self._shows_thinking = shows_thinking
         self._open: str | None = None  # the type of the last block while more may come to it
         self._index = -1  # of the last block

@@ -61,14 +61,16 @@ def stop_members(finish: FinishReason | None, max_tokens: int, *, in_calls: bool
     return {"stop_reason": reason, "stop_sequence": matched, "stop_details": None}
 
 
-def usage_members(usage: Usage) -> Json:
+def usage_members(usage: Usage, thinking_tokens: int | None = None) -> Json:
     """Counts as Anthropic has them: `input_tokens` are those that no cache had. Caching is automatic: nothing is created by
     request."""
+    details = {} if thinking_tokens is None else {"output_tokens_details": {"thinking_tokens": thinking_tokens}}
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
+        **details,
     }
 
 

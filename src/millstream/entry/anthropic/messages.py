@@ -52,7 +52,8 @@ async def _run(exchange: Exchange, service: Service, request: MessagesRequest, r
         ),
         max_tokens=request.max_tokens,
         stream=request.stream,
-        reading=said.reading,
+        said=said,
+        shows_thinking=request.thinking is None or request.thinking.display != "omitted",
     )
     await answer(exchange, service, call)
 

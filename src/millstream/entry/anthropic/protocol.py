@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from millstream.entry.fields import FieldRules, Refused
-from millstream.entry.limits import MaxTokens, Priority, Rid, Salt, Seed, StopStrings, Temperature, Timeout, TopP
+from millstream.entry.limits import MaxTokens, Priority, Rid, Salt, Seed, StopStrings, Temperature, ThoughtTokens, Timeout, TopP
 from millstream.entry.tools import ToolName
 from millstream.messages.sampling import MAX_COUNT
 
@@ -19,6 +19,7 @@ class CustomTool(Struct, kw_only=True):
     input_schema: dict[str, Any]
     description: str | None = None
     type: Literal["custom"] = "custom"
+    strict: bool | None = None  # the input follows the schema even where the model may call as it likes
 
 
 class ToolChoice(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -27,6 +28,14 @@ class ToolChoice(Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingConfig(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`thinking`. `adaptive`: as the model's template has it. With `display` `omitted` thinking blocks are empty."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: ThoughtTokens | None = None  # the most tokens of thought; of `enabled` alone
+    display: Literal["summarized", "omitted"] | None = None  # nothing is summed up: otherwise they are shown
 
 
 class JsonFormat(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -40,6 +49,7 @@ class OutputConfig(Struct, kw_only=True, forbid_unknown_fields=True):
     """`output_config`."""
 
     format: JsonFormat | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class PromptFields(Struct, kw_only=True):
@@ -50,6 +60,7 @@ class PromptFields(Struct, kw_only=True):
     system: str | list[Any] = ""
     tools: list[Any] = []
     tool_choice: ToolChoice | None = None  # absent: auto
+    thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     chat_template_kwargs: dict[str, Any] = {}
 
@@ -113,7 +124,6 @@ _CACHED = {"cache_control": "prefixes are cached without being marked; use `cach
 _NO_SERVER_TOOLS = "this server runs no tools"
 
 _PROMPT_REFUSED = {
-    "thinking": Refused("the model's thinking is not controlled by this server", ({"type": "disabled"},)),
     "output_format": Refused("here it is called `output_config.format`"),
     "context_management": Refused("conversations are never edited by this server", ({}, {"edits": []})),
     "mcp_servers": Refused(_NO_SERVER_TOOLS, ([],)),
@@ -152,11 +162,10 @@ TOOL = FieldRules(
     example={"name": "get_weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}},
     without_effect={
         **_CACHED,
-        "strict": "arguments are not constrained",
         "eager_input_streaming": "input is always streamed as it is made",
         "input_examples": "chat templates have no place for them",
     },
-    forms={"strict": bool, "eager_input_streaming": bool, "input_examples": list[dict[str, Any]]},
+    forms={"eager_input_streaming": bool, "input_examples": list[dict[str, Any]]},
     refused={
         "allowed_callers": Refused("tools are called by the model alone", (["direct"],)),
         "defer_loading": Refused("there is no search for tools: all are told to the model", (False,)),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.entry.anthropic.blocks import parse_at
-from millstream.entry.anthropic.protocol import TOOL, CustomTool, PromptFields
+from millstream.entry.anthropic.protocol import TOOL, CustomTool, PromptFields, ThinkingConfig
 from millstream.entry.fields import check_count
 from millstream.entry.grammar import spec_of
+from millstream.entry.thinking import Effort, Thinking
 from millstream.entry.tools import MAX_TOOLS, OfferedTool
 from millstream.entry.turn import ToolChoice, Wish
 from millstream.errors import RequestError
@@ -17,17 +18,31 @@ def wish_of(request: PromptFields) -> Wish:
     """What the request wants of its answer.
 
     Raises:
-        RequestError: `tools` or `tool_choice` is wrong.
+        RequestError: `tools`, `tool_choice` or `thinking` is wrong.
     """
     choice = request.tool_choice
     config = request.output_config
     form = None if config is None or config.format is None else config.format.schema
+    thinking = _thinking(request.thinking, None if config is None else config.effort)
     return Wish(
         tools=_offered(request.tools),
         choice=_choice(request),
         parallel=choice is None or not choice.disable_parallel_tool_use,
+        thinking=thinking,
         form=spec_of("json_schema", form, "output_config.format.schema"),
     )
+
+
+def _thinking(config: ThinkingConfig | None, effort: Effort | None) -> Thinking:
+    if config is None:
+        return Thinking(effort=effort, param="output_config.effort")
+    if (config.type == "enabled") != (config.budget_tokens is not None):
+        raise RequestError(
+            "thinking.budget_tokens goes with the type `enabled`, and only with it.", param="thinking.budget_tokens"
+        )
+    is_enabled = None if config.type == "adaptive" else config.type == "enabled"
+    param = "thinking" if is_enabled else "output_config.effort"
+    return Thinking(is_enabled=is_enabled, effort=effort, budget=config.budget_tokens, param=param)
 
 
 def _choice(request: PromptFields) -> ToolChoice:
@@ -57,7 +72,11 @@ def _offered(given: list[Any]) -> tuple[OfferedTool, ...]:
         if tool.name in offered:
             raise RequestError(f"{where}.name is {tool.name!r}, which an earlier one has.", param=f"{where}.name")
         offered[tool.name] = OfferedTool(
-            name=tool.name, parameters=tool.input_schema, given=_openai_form(tool), where=f"{where}.input_schema"
+            name=tool.name,
+            parameters=tool.input_schema,
+            given=_openai_form(tool),
+            where=f"{where}.input_schema",
+            strict=bool(tool.strict),
         )
     return tuple(offered.values())
 

@@ -18,6 +18,7 @@ from millstream.entry.limits import (
     Prompts,
     Rid,
     Salt,
+    ThoughtTokens,
     Timeout,
     declared,
 )
@@ -26,9 +27,7 @@ from millstream.entry.sampling import SamplingFields
 from millstream.entry.thinking import Effort
 from millstream.entry.tools import TOOL
 from millstream.messages.grammar import GrammarSpec
-from millstream.messages.sampling import MAX_COUNT
 
-ThoughtTokens = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 TopLogprobs = Annotated[int, declared(minimum=0, maximum=MAX_TOP)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -218,13 +219,14 @@ def refused(body: dict[str, Any], *, path: str = PATH, status: int = 400) -> dic
         ("stop_sequences[1]", ["a", ""]), ("stop_sequences[0]", ["a" * 1025]), ("seed", 2**64), ("stream", 1), ("timeout", 0),
         ("rid", ""), ("priority", 1), ("messages", None), ("messages", []), ("messages", "hi"), ("messages", {}), ("system", 5),
         ("messages", [*HI] * 10_001), ("tools[0].input_schema", [{"name": "f"}]), ("tool_choice", {"type": "any"}),
-        ("thinking", {"type": "enabled", "budget_tokens": 1024}), ("thinking", {"type": "adaptive"}),
-        ("service_tier", "priority"), ("container", {}), ("output_config", {"effort": "low"}), ("speed", "fast"),
+        ("thinking", {"type": "enabled", "budget_tokens": 1024}), ("thinking.type", {"type": "between_tools"}),
+        ("thinking.budget_tokens", {"type": "enabled"}), ("thinking.budget_tokens", {"type": "adaptive", "budget_tokens": 5}),
+        ("service_tier", "priority"), ("container", {}), ("output_config.effort", {"effort": "low"}), ("speed", "fast"),
         ("mcp_servers", [{}]), ("stop", ["x"]), ("temprature", 1), ("n", 2), ("chat_template_kwargs", {"messages": 1}),
     ],
 )  # fmt: skip
 def test_a_field_that_cannot_be_honoured_is_refused_by_name(field: str, value: Any) -> None:
-    error = refused({field.partition("[")[0]: value})
+    error = refused({re.split(r"[.[]", field)[0]: value})
     assert error["type"] == "invalid_request_error"
     assert field in error["message"] or field == "chat_template_kwargs"
     assert error["details"]["param"] == field
@@ -235,6 +237,7 @@ def test_a_field_that_cannot_be_honoured_is_refused_by_name(field: str, value: A
     [
         {"metadata": {"user_id": "u"}}, {"service_tier": "auto"}, {"service_tier": "standard_only"}, {"tools": []},
         {"thinking": {"type": "disabled"}}, {"cache_control": {"type": "ephemeral"}}, {"tool_choice": {"type": "auto"}},
+        {"thinking": {"type": "adaptive", "display": None}}, {"output_config": {}},
         {"speed": "standard"}, {"temperature": 0}, {"temperature": 1}, {"system": ""}, {"stop_sequences": []}, {"tools": None},
     ],
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import jiter
@@ -243,3 +244,118 @@ def test_an_answer_of_nothing_is_one_empty_text() -> None:
 def test_a_template_that_opened_the_tag_begins_the_answer_with_a_thought() -> None:
     message = message_of(said({"chat_template_kwargs": {"thinking": True}}, "2+2", "</think>", "4"))
     assert [(block.type, block.to_dict()[block.type]) for block in message.content] == [("thinking", "2+2"), ("text", "4")]
+
+
+@pytest.fixture(scope="module")
+def thinker() -> Iterator[Entry]:
+    """An entry whose template shows what it is told of thinking, and closes an empty thought where that is off."""
+    made = entry(
+        "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}{% for m in messages %}[{{ m.content }}]{% endfor %}"
+        "{{ enable_thinking }}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    )
+    yield made
+    made.manager.close()
+
+
+@pytest.fixture(scope="module")
+def holder() -> Iterator[Entry]:
+    """An entry that compiles grammars."""
+    made = entry()
+    yield made
+    made.manager.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({}, "[hi]"),
+        ({"thinking": {"type": "adaptive"}}, "[hi]"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "[hi]True"),
+        ({"thinking": {"type": "disabled"}}, "[hi]False<think></think>"),
+        ({"output_config": {"effort": "low"}}, "[hi]True"),
+    ],
+)
+def test_thinking_is_told_to_the_template_and_counted_so(thinker: Entry, fields: dict[str, Any], shown: str) -> None:
+    server = thinker
+    response = said(fields, "x", server=server)
+    assert message_of(response).stop_reason == "end_turn"
+    assert prompt_of(server) == shown
+    counted = ask(fields, entry=server, path=COUNT)[0]
+    assert count_of(counted) == len(server.engine.requests[-1].input_ids)
+
+
+def test_a_budget_bounds_the_thought_and_an_effort_is_one(thinker: Entry) -> None:
+    server = thinker
+    for fields, tokens in (
+        ({"thinking": {"type": "enabled", "budget_tokens": 20}}, 20),
+        ({"output_config": {"effort": "low"}}, 2048),
+        ({"output_config": {"effort": "low"}, "thinking": {"type": "enabled", "budget_tokens": 20}}, 20),
+        ({"output_config": {"effort": "max"}}, None),
+    ):
+        said(fields, "x", server=server)
+        grammar = server.engine.requests[-1].sampling.grammar
+        assert (None if grammar is None or grammar.budget is None else grammar.budget.tokens) == tokens
+
+
+def test_tokens_of_thought_are_counted_in_both_modes() -> None:
+    pieces = ["<think>", "so", "</think>", "4"]
+    for stream in (False, True):
+        server = entry()
+
+        def answer(request: Any, server: Entry = server) -> None:
+            server.engine.accept(request.rid)
+            for index, piece in enumerate(pieces):
+                ids = TOKENIZER.encode(piece, add_special_tokens=False)
+                server.engine.row(request.rid, piece, ids=ids, finish=Stop() if index == len(pieces) - 1 else None)
+
+        server.engine.answer = answer
+        response, _ = ask({"stream": stream, "max_tokens": 64}, entry=server)
+        message = gathered(response) if stream else message_of(response).to_dict(mode="json")
+        thought = len(TOKENIZER.encode("so", add_special_tokens=False))
+        assert message["usage"]["output_tokens_details"] == {"thinking_tokens": thought}
+
+
+def test_thoughts_that_are_omitted_leave_an_empty_block() -> None:
+    body = {"thinking": {"type": "adaptive", "display": "omitted"}}
+    for stream in (False, True):
+        response = said({**body, "stream": stream}, "<think>secret</think>4")
+        message = gathered(response) if stream else response.body
+        thought, text = message["content"]
+        assert (thought, text["text"]) == ({"type": "thinking", "thinking": "", "signature": SIGNATURE}, "4")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"thinking": {"type": "enabled", "budget_tokens": 5}}, {"output_config": {"effort": "max"}}]
+)
+def test_thinking_is_refused_by_name_where_the_model_has_none(fields: dict[str, Any]) -> None:
+    error = error_of(said(fields, "x", server=entry(reasoning_parser="none")))
+    assert error["details"]["param"] == ("thinking" if "thinking" in fields else "output_config.effort")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tool_choice": {"type": "any"}},
+        {"tool_choice": {"type": "tool", "name": "get_weather"}},
+        {"tools": [{**WEATHER, "strict": True}]},
+        {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
+    ],
+)
+def test_an_answer_that_is_held_to_something_is_sent_with_its_grammar(holder: Entry, fields: dict[str, Any]) -> None:
+    response = said({"tools": [WEATHER], **fields}, CALL, server=holder)
+    assert message_of(response).stop_reason == "tool_use"
+    grammar = holder.engine.requests[-1].sampling.grammar
+    assert grammar is not None and grammar.kind == "turn"
+
+
+def test_a_schema_that_cannot_be_followed_is_named_where_it_stands(holder: Entry) -> None:
+    wrong = {"type": "object", "properties": {"city": {"type": "town"}}}
+    for fields, path in (
+        ({"tools": [{**WEATHER, "input_schema": wrong}], "tool_choice": {"type": "any"}}, "tools[0].input_schema"),
+        ({"output_config": {"format": {"type": "json_schema", "schema": wrong}}}, "output_config.format.schema"),
+    ):
+        error = error_of(said(fields, "x", server=holder))
+        assert (error["details"]["error_code"], error["details"]["param"]) == (
+            "invalid_grammar",
+            f"{path}.properties.city",
+        )

@@ -227,8 +227,8 @@ def names_read(node: ast.AST) -> Iterator[str]:
         yield str(getattr(node.args[0], "value", ""))
 
 
-# nothing is padded, whether it says so or not; what chat templates read; of a schema that is followed in any case
-UNREAD = {"include_obfuscation", "tool_call_id", "strict"}
+# nothing is padded, whether it says so or not; what chat templates read; no summary is made, and context has one value
+UNREAD = {"include_obfuscation", "tool_call_id", "generate_summary", "context"}
 
 
 def test_an_object_within_a_body_takes_no_names_that_are_not_told() -> None:

@@ -46,7 +46,7 @@ class Draft:
             "previous_response_id": request.previous_response_id,
             "prompt_cache_key": request.prompt_cache_key,
             "prompt_cache_retention": (request.prompt_cache_retention or "").replace("-", "_") or None,
-            "reasoning": {"effort": request.reasoning.get("effort"), "summary": None},
+            "reasoning": {"effort": request.reasoning.effort if request.reasoning else None, "summary": None},
             "safety_identifier": request.safety_identifier,
             "service_tier": "default",
             "temperature": request.temperature,
@@ -75,10 +75,10 @@ class Draft:
         return self.body("completed", completed_at=int(time.time()), output=output, usage=usage)
 
 
-def usage_of(generation: Generation) -> Json | None:
-    """What the one request of `generation` has used; None where it made nothing.
+def usage_of(generation: Generation, reasoning_tokens: int) -> Json | None:
+    """What the one request of `generation` has used; None where it made nothing. So many of its tokens are reasoning.
 
-    Nothing is written to the prefix cache for a request's sake, it remembers what was computed; reasoning is not told apart.
+    Nothing is written to the prefix cache for a request's sake, it remembers what was computed.
     """
     (state,) = generation.states
     usage = state.usage
@@ -89,6 +89,6 @@ def usage_of(generation: Generation) -> Json | None:
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": made,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
         "total_tokens": prompt + made,
     }

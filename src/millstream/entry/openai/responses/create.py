@@ -79,7 +79,7 @@ async def _start(exchange: Exchange, service: Service, request: ResponseRequest,
     kept = msgspec.json.encode(items) if request.store else b"[]"
     draft = Draft(id=response_id, request=request, model=model, items=kept)
     tokens = TokenList(logprobs, service.text.tokenizer, generation.states[0])
-    output = Output(response_id, said.reading)
+    output = Output(response_id, said, service.text.tokenizer.single)
     return Job(draft, generation, output, tokens, owner=exchange.owner, store=service.responses, manager=manager)
 
 

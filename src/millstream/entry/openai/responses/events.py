@@ -52,6 +52,7 @@ class ResponseStream:
         self._finish = row.finish
         output = self._job.output
         listed = self._job.tokens.take(row.text, row.token_ids, row.details, row.finish)
+        output.thought.take(row.token_ids)
         if not output.is_plain:
             return self._events(output.take(row.text, listed, is_last=row.finish is not None))
         if not row.text and not listed:

@@ -64,7 +64,7 @@ class Job:
         """The response has ended, with what `output` has. Returns the object; the same, when it had ended before."""
         if self._body is None:
             self.close(end)
-            self._body = self.draft.ended(end, self.output.items, usage_of(self.generation))
+            self._body = self.draft.ended(end, self.output.items, usage_of(self.generation, self.output.thought.tokens))
             self._store.end(self.draft.id, self._record(self._body))
         return self._body
 
@@ -77,6 +77,7 @@ class Job:
 
         def read() -> None:
             listed = self.tokens.take(whole.text, whole.token_ids, whole.details, whole.finish)
+            self.output.thought.take(whole.token_ids)
             self.output.take(whole.text, listed, is_last=True)
 
         size = num_values([whole]) + (0 if self.output.is_plain else len(whole.text))

@@ -13,8 +13,11 @@ from millstream.entry.fields import Json
 from millstream.entry.openai.responses.ids import output_id
 from millstream.entry.openai.responses.items import Item
 from millstream.entry.openai.responses.tokens import brief
+from millstream.entry.thought_count import ThoughtCount
+from millstream.entry.turn import Answer
 from millstream.parsing.events import ArgumentsDelta, CallBegin, CallEnd, ContentDelta, Event, ReasoningDelta
-from millstream.parsing.pipeline import Pipeline, Reading
+from millstream.parsing.pipeline import Pipeline
+from millstream.text.token_bytes import TokenBytes
 
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 _DELTAS = {
@@ -25,12 +28,13 @@ _DELTAS = {
 
 
 class Output:
-    """The items of one response while they are made, and after that. Without a `reading` all of its text is one message."""
+    """The items of one response while they are made, and after that. Without a reading all of its text is one message."""
 
-    def __init__(self, response_id: str, reading: Reading | None) -> None:
+    def __init__(self, response_id: str, answer: Answer, tokens: TokenBytes) -> None:
         self.items: list[Item] = []
+        self.thought = ThoughtCount(answer.meter(), tokens)
         self._response_id = response_id
-        self._pipeline = None if reading is None else Pipeline(reading)
+        self._pipeline = None if answer.reading is None else Pipeline(answer.reading)
         self._is_open = False  # whether more may come to the last item
         self._is_closed = False  # nothing more comes at all
         self._texts: list[str] = []  # of the last item, while it is open, and the tokens that are listed with it

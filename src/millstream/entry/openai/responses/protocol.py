@@ -8,9 +8,10 @@ from msgspec import Struct
 
 from millstream.entry.fields import FieldRules, Refused, check_count, check_range, refusal
 from millstream.entry.grammar import spec_of
-from millstream.entry.limits import MinTokens, Priority, Rid, Salt, Timeout
+from millstream.entry.limits import MinTokens, Priority, Rid, Salt, ThoughtTokens, Timeout
 from millstream.entry.openai.logprob_options import MAX_TOP
 from millstream.entry.sampling import SamplingFields
+from millstream.entry.thinking import Effort
 from millstream.entry.tools import ToolName
 from millstream.errors import RequestError
 from millstream.messages.grammar import GrammarSpec
@@ -43,7 +44,18 @@ class FunctionTool(Struct, kw_only=True):
     type: Literal["function"]
     name: ToolName
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None  # the arguments follow `parameters` even where the model may call as it likes
     description: str | None = None
+
+
+class ReasoningOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`reasoning`. A summary is never made: what the model thinks is in the items' `content`."""
+
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None  # its older name
+    context: Literal["auto"] | None = None  # what of it comes back into the prompt is the template's business
+    mode: Literal["standard"] | None = None
 
 
 class ResponseStreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -73,13 +85,14 @@ class ResponseRequest(SamplingFields, kw_only=True):
     parallel_tool_calls: bool = True
     max_tool_calls: int | None = None  # of tools that the server runs, and there are none
     truncation: Literal["disabled", "auto"] = "disabled"
-    reasoning: dict[str, Any] = {}
+    reasoning: ReasoningOptions | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] = "auto"  # answered by `default`
     metadata: dict[str, str] = {}
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None  # only repeated: room decides
+    thinking_token_budget: ThoughtTokens | None = None  # the most tokens of reasoning
     min_tokens: MinTokens = 0
     chat_template_kwargs: dict[str, Any] = {}
     cache_salt: Salt = ""
@@ -135,7 +148,7 @@ class InputTokensRequest(Struct, kw_only=True):
     tools: list[Any] = []
     parallel_tool_calls: bool = True
     truncation: Literal["disabled", "auto"] = "disabled"
-    reasoning: dict[str, Any] = {}
+    reasoning: ReasoningOptions | None = None
     chat_template_kwargs: dict[str, Any] = {}
 
 
@@ -158,9 +171,6 @@ def check_modes(request: PromptRequest) -> None:
     """
     if request.truncation != "disabled":
         raise refusal("truncation", "the input is never cut; what is too long is an error")
-    for name, value in request.reasoning.items():
-        if not (value is None or (name == "effort" and value == "none")):
-            raise refusal(f"reasoning.{name[:100]}", "the model has no reasoning modes")
     for name, value in request.text.items():
         if name == "format":
             _check_format(value)
@@ -214,8 +224,8 @@ TOOL = FieldRules(
         "name": "get_weather",
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     },
-    without_effect={"strict": "arguments are not constrained", "output_schema": "chat templates have no place for it"},
-    forms={"strict": bool, "output_schema": dict[str, Any]},
+    without_effect={"output_schema": "chat templates have no place for it"},
+    forms={"output_schema": dict[str, Any]},
     refused={
         "allowed_callers": Refused("tools are called by the model alone", (["direct"], [])),
         "defer_loading": Refused("there is no search for tools: all are told to the model", (False,)),

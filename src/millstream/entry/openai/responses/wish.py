@@ -7,6 +7,7 @@ from typing import Any
 from millstream.entry.fields import check_count
 from millstream.entry.grammar import only_one
 from millstream.entry.openai.responses.protocol import TOOL, FunctionTool, PromptRequest, ResponseRequest, text_form
+from millstream.entry.thinking import Thinking
 from millstream.entry.tools import MAX_TOOLS, OfferedTool
 from millstream.entry.turn import ToolChoice, Wish
 from millstream.errors import RequestError
@@ -27,6 +28,7 @@ def wish_of(request: PromptRequest) -> Wish:
         tools=_offered(request.tools),
         choice=_choice(request.tool_choice),
         parallel=request.parallel_tool_calls,
+        thinking=_thinking(request),
         form=only_one(request.grammars()) if isinstance(request, ResponseRequest) else text_form(request.text),
     )
 
@@ -35,6 +37,13 @@ def listed_tools(given: list[Any]) -> list[dict[str, Any]]:
     """`tools`, which were read, as the response object lists them."""
     names = ("type", "name", "description", "parameters", "strict")
     return [{name: tool.get(name) for name in names} for tool in given]
+
+
+def _thinking(request: PromptRequest) -> Thinking:
+    effort = None if request.reasoning is None else request.reasoning.effort
+    budget = request.thinking_token_budget if isinstance(request, ResponseRequest) else None
+    param = "reasoning.effort" if effort not in (None, "none") or budget is None else "thinking_token_budget"
+    return Thinking(effort=effort, budget=budget, param=param)
 
 
 def _choice(choice: str | dict[str, Any]) -> ToolChoice:
@@ -70,7 +79,11 @@ def _offered(given: list[Any]) -> tuple[OfferedTool, ...]:
         if tool.name in offered:
             raise RequestError(f"{where}.name is {tool.name!r}, which an earlier one has.", param=f"{where}.name")
         offered[tool.name] = OfferedTool(
-            name=tool.name, parameters=tool.parameters, given=_chat_form(tool), where=f"{where}.parameters"
+            name=tool.name,
+            parameters=tool.parameters,
+            given=_chat_form(tool),
+            where=f"{where}.parameters",
+            strict=bool(tool.strict),
         )
     return tuple(offered.values())
 

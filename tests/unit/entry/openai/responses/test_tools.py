@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pydantic
@@ -262,5 +263,90 @@ def test_a_model_that_has_no_use_for_tools_says_so() -> None:
         for server in (entry("{% for m in messages %}{{ m.content }}{% endfor %}"), entry(tool_call_parser="none")):
             response = await ask(server, {"tools": [WEATHER]})
             assert (response.status, response.error["param"]) == (400, "tools")
+
+    run(scenario())
+
+
+@pytest.fixture(scope="module")
+def holder() -> Iterator[Entry]:
+    """An entry that compiles grammars, and whose template shows what it is told of thinking."""
+    made = entry("{{ enable_thinking }}" + TEMPLATE)
+    yield made
+    made.manager.close()
+
+
+def test_an_effort_and_a_budget_are_told_or_bound_and_counted(holder: Entry) -> None:
+    async def scenario() -> None:
+        server = holder
+        for fields, shown, tokens in (
+            ({}, "", None),
+            ({"reasoning": {"effort": "none"}}, "False", None),
+            ({"reasoning": {"effort": "low", "summary": "auto"}}, "True", 2048),
+            ({"reasoning": {"effort": "high"}}, "True", None),
+            ({"thinking_token_budget": 20}, "", 20),
+        ):
+            made = await answered(server, fields, "x")
+            assert prompt_of(server).startswith(f"{shown}[user]hi[assistant]")
+            grammar = server.engine.requests[-1].sampling.grammar
+            assert (None if grammar is None or grammar.budget is None else grammar.budget.tokens) == tokens
+            assert made["reasoning"] == {"effort": fields.get("reasoning", {}).get("effort"), "summary": None}
+            count = {name: value for name, value in fields.items() if name == "reasoning"}
+            counted = await post(server.app, f"{PATH}/input_tokens", {"input": "hi", **count})
+            assert counted.body["input_tokens"] == made["usage"]["input_tokens"]
+
+    run(scenario())
+
+
+def test_tokens_of_reasoning_are_counted_in_both_modes() -> None:
+    async def scenario() -> None:
+        pieces = ["<think>", "so", "</think>", "4"]
+        for stream in (False, True):
+            server = entry()
+
+            def answer(request: Any, server: Entry = server) -> None:
+                server.engine.accept(request.rid)
+                for index, piece in enumerate(pieces):
+                    ids = TOKENIZER.encode(piece, add_special_tokens=False)
+                    server.engine.row(request.rid, piece, ids=ids, finish=Stop() if index == len(pieces) - 1 else None)
+
+            server.engine.answer = answer
+            response = await ask(server, {"stream": stream})
+            body = events_of(response.content)[-1].data["response"] if stream else response.body
+            thought = len(TOKENIZER.encode("so", add_special_tokens=False))
+            assert body["usage"]["output_tokens_details"] == {"reasoning_tokens": thought}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "name": "get_weather"}},
+        {"tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_weather"}]}},
+        {"tools": [{**WEATHER, "strict": True}]},
+        {"text": {"format": {"type": "json_object"}}},
+    ],
+)
+def test_an_answer_that_is_held_to_something_is_sent_with_its_grammar(holder: Entry, fields: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        made = await answered(holder, {"tools": [WEATHER], **fields}, CALL)
+        assert [item["type"] for item in made["output"]] == ["function_call"]
+        assert made["tool_choice"] == fields.get("tool_choice", "auto")
+        grammar = holder.engine.requests[-1].sampling.grammar
+        assert grammar is not None and grammar.kind == "turn"
+
+    run(scenario())
+
+
+def test_a_schema_that_cannot_be_followed_is_named_where_it_stands(holder: Entry) -> None:
+    async def scenario() -> None:
+        wrong = {"type": "object", "properties": {"city": {"type": "town"}}}
+        for fields, path in (
+            ({"tools": [{**WEATHER, "parameters": wrong}], "tool_choice": "required"}, "tools[0].parameters"),
+            ({"text": {"format": {"type": "json_schema", "name": "x", "schema": wrong}}}, "text.format.schema"),
+        ):
+            response = await ask(holder, fields)
+            assert (response.error["code"], response.error["param"]) == ("invalid_grammar", f"{path}.properties.city")
 
     run(scenario())
