@@ -31,7 +31,7 @@ _OWN = {  # what is this machine's, and not the recording's
 }  # fmt: skip
 _IDS = re.compile(rb"\b(chatcmpl|cmpl|resp|msg|call|fc|rs|req|toolu|embd|score)[-_]?\w{12,}|\b[0-9a-f]{32}\b")
 _NUMBERS = re.compile(
-    rb'("(?:created|created_at|completed_at|e2e_latency|response_sent_to_client_ts|cached_tokens|cache_read_input_tokens|'
+    rb'("(?:created|created_at|completed_at|e2e_latency|response_sent_to_client_ts|cached_tokens|cache_read_input_tokens|input_tokens|'
     rb'num_retractions|[a-z_]*_time|[a-z_]*latency)":\s*)[\d.]+'
 )
 _SIGNS_OF_LIFE = re.compile(rb"^(?::[^\n]*|event: ping\ndata: [^\n]*)\n\n", re.MULTILINE)
@@ -85,6 +85,8 @@ def read_recording(path: Path) -> Recording:
     if any(row.details is not None and row.details.prompt_logprobs is not None for row in rows):
         raise NotReplayable("log probabilities of prompts are not played back")
     requests = [line for line in lines if isinstance(line, Opened)]
+    if any(line.request["sampling"].get("grammar") for line in requests):
+        raise NotReplayable("tokens that a grammar forced are not played back")
     return Recording(head, head.engine, call, requests, rows, wire, wire.body)
 
 

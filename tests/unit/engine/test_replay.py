@@ -168,6 +168,12 @@ def test_what_is_no_recording_is_said_so(tmp_path: Path) -> None:
         read_recording(file)
 
 
+def test_a_call_with_a_grammar_is_not_replayed(recorder: Recorder) -> None:
+    recorder.ask("/v1/chat/completions", chat("{}", fields={"response_format": {"type": "json_object"}}))
+    with pytest.raises(NotReplayable, match="grammar"):
+        read_recording(recorder.recordings()[0])
+
+
 def test_ids_times_and_signs_of_life_are_masked_and_text_is_not() -> None:
     data = b': queued 3\n\ndata: {"id":"chatcmpl-0123456789abcdef","created":1700000000,"content":"call 12"}\n\n'
     assert masked(data) == b'data: {"id":"ID","created":0,"content":"call 12"}\n\n'
