@@ -108,6 +108,7 @@ class Service:
         self._read_all = read_all
         self._engine: EngineInfo | None = None
         self._detokenizer_pid: int | None = None  # of the one that makes the text now
+        self._detokenizer_lost_at = 0.0  # when it was known to be gone; 0.0: it is there
         self._text: LoadedText | None = None
         self._manager: TokenizerManager | None = None
 
@@ -160,12 +161,14 @@ class Service:
                 self._read_all()  # what it still said is of these requests, and of none that follow under the same rids
                 manager.fail_all(failure)
             else:
+                self._detokenizer_lost_at = self._detokenizer_lost_at or self.clock()
                 manager.questions.fail(failure)
         elif name == "detokenizer" and process.state == "READY":
             known, self._detokenizer_pid = self._detokenizer_pid, process.pid
             if known not in (None, process.pid):
                 self._read_all()
-                manager.ask_replay(process.pid)
+                manager.ask_replay(process.pid, self._detokenizer_lost_at)
+            self._detokenizer_lost_at = 0.0
 
     def _make_manager(self) -> None:
         if self._manager is None and self._engine is not None and self._text is not None:

@@ -190,10 +190,17 @@ class TokenizerManager:
             self.endings.fail(state, generation, failure)
         self.questions.fail(failure)
 
-    def ask_replay(self, pid: int) -> None:
-        """The detokenizer was replaced by `pid`, and all that the old one sent was handled: have the new one go on there."""
-        received = [state.received for state, _ in self.registry if state.dispatched]
+    def ask_replay(self, pid: int, lost_at: float = 0.0) -> None:
+        """The detokenizer was replaced by `pid`, and all that the old one sent was handled: have the new one go on there.
+
+        `lost_at`: when it was known that the old one is gone.
+        """
+        states = [state for state, _ in self.registry if state.dispatched]
+        received = [state.received for state in states]
         if received:
+            now = self._clock()
+            for state in states:
+                state.obj.timing.lost, state.obj.timing.replayed = lost_at or now, now
             self._to_scheduler.send(ReplayReq(received, pid, self._entry))
 
     def handle(self, message: ToEntry) -> None:
