@@ -372,6 +372,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         registry = manager.registry
         assert (registry.by_rid, registry.by_slot, registry.calls, len(manager.endings.due)) == ({}, {}, {}, 0)
         assert self.server.ledgers["entry"].totals() == {}
+        assert manager.endings.unread == {}
         assert manager.endings.stream_mismatches == 0
         if self.server.dead != "scheduler":
             assert self.server.ledgers["scheduler"].totals() == {}

@@ -17,6 +17,7 @@ from millstream.entry.failure import failure_of_death
 from millstream.entry.openai.responses.store import ResponseStore
 from millstream.entry.parsers import Parsers, choose_parsers
 from millstream.entry.recent import Recent
+from millstream.entry.tape import Tapes
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.errors import EngineDeadError, ModelNotFound, RequestError
 from millstream.ipc.address import entry_name, entry_number
@@ -100,6 +101,7 @@ class Service:
         self._tell = tell  # the supervisor
         self._news = asyncio.Event()  # set and replaced when that has spoken
         self.recent = Recent(-(-config.max_recent_requests // config.entry_workers), export)
+        self.tapes = Tapes(config) if config.record else None
         self._tally = Tally("entry", tell)
         self.recorder = Recorder(self._tally)
         self._has_started = has_started  # the server could take requests once
@@ -108,6 +110,7 @@ class Service:
         self._read_all = read_all
         self._engine: EngineInfo | None = None
         self._detokenizer_pid: int | None = None  # of the one that makes the text now
+        self._detokenizer_lost_at = 0.0  # when it was known to be gone; 0.0: it is there
         self._text: LoadedText | None = None
         self._manager: TokenizerManager | None = None
 
@@ -160,12 +163,14 @@ class Service:
                 self._read_all()  # what it still said is of these requests, and of none that follow under the same rids
                 manager.fail_all(failure)
             else:
+                self._detokenizer_lost_at = self._detokenizer_lost_at or self.clock()
                 manager.questions.fail(failure)
         elif name == "detokenizer" and process.state == "READY":
             known, self._detokenizer_pid = self._detokenizer_pid, process.pid
             if known not in (None, process.pid):
                 self._read_all()
-                manager.ask_replay(process.pid)
+                manager.ask_replay(process.pid, self._detokenizer_lost_at)
+            self._detokenizer_lost_at = 0.0
 
     def _make_manager(self) -> None:
         if self._manager is None and self._engine is not None and self._text is not None:
@@ -235,6 +240,11 @@ class Service:
                 *(sample(families.HELD, amount, "entry", kind) for kind, amount in manager.ledger.totals().items()),
             ]
         return self._tally.measures(more)
+
+    @property
+    def engine(self) -> EngineInfo | None:
+        """What the scheduler's start resolved; None while loading."""
+        return self._engine
 
     @property
     def started(self) -> TokenizerManager | None:

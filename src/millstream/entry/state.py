@@ -229,3 +229,4 @@ def keep_own_stamps(timing: Timing, ours: Timing) -> None:
     timing.received, timing.adapted = ours.received, ours.adapted
     timing.tokenized, timing.checked = ours.tokenized, ours.checked
     timing.first_written = ours.first_written
+    timing.lost, timing.replayed = ours.lost, ours.replayed

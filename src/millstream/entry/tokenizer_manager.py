@@ -140,6 +140,9 @@ class TokenizerManager:
         try:
             first = generation.states[0].obj
             ready = await before(first.deadline, first.timing.received, self._clock, self._call_tokenizer.tokenize(generation))
+            if origin.caller is not None and (tape := origin.caller.tape) is not None:
+                number = tape.opened(ready)
+                generation.taps.append(lambda index, row: tape.row(number + index, row))
             for state, tokenized in zip(generation.states, ready, strict=True):
                 self._to_scheduler.send(tokenized)
                 state.move(Phase.DISPATCHED)  # after the send: it says that the scheduler may hold something
@@ -190,10 +193,17 @@ class TokenizerManager:
             self.endings.fail(state, generation, failure)
         self.questions.fail(failure)
 
-    def ask_replay(self, pid: int) -> None:
-        """The detokenizer was replaced by `pid`, and all that the old one sent was handled: have the new one go on there."""
-        received = [state.received for state, _ in self.registry if state.dispatched]
+    def ask_replay(self, pid: int, lost_at: float = 0.0) -> None:
+        """The detokenizer was replaced by `pid`, and all that the old one sent was handled: have the new one go on there.
+
+        `lost_at`: when it was known that the old one is gone.
+        """
+        states = [state for state, _ in self.registry if state.dispatched]
+        received = [state.received for state in states]
         if received:
+            now = self._clock()
+            for state in states:
+                state.obj.timing.lost, state.obj.timing.replayed = lost_at or now, now
             self._to_scheduler.send(ReplayReq(received, pid, self._entry))
 
     def handle(self, message: ToEntry) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ MAX_PENDING = 64  # grammars that are compiled or wait for it
 MAX_KNOWN = 512
 MAX_KNOWN_BYTES = 16 << 20
 START_S = 60.0  # for a worker to load
+END_S = 10.0  # for one that has closed its output to be gone
 
 
 class GrammarChecker:
@@ -116,44 +118,67 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def prove(self, spec: GrammarSpec, vocabulary: Callable[[], Vocabulary], compile_s: float) -> Proof:
-        """Ask the process. One that takes too long or dies is replaced by the next call."""
-        if self._process is not None and self._process.poll() is not None:
-            self.kill()  # it died with nothing to do
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "millstream.grammar.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-            if self._ask(vocabulary(), START_S) is None:
+        """Ask the process. One that takes too long or dies is replaced; who was killed by somebody else is asked once more.
+
+        Raises:
+            OverloadError: it does not start, or is killed again.
+        """
+        for _ in range(2):
+            if self._process is not None and self._process.poll() is not None:
+                self.kill()  # it died with nothing to do
+            if self._process is None:
+                self._start(vocabulary())
+            data, is_late = self._ask(spec, compile_s)
+            if data is not None:
+                return msgspec.msgpack.decode(data, type=Proof)
+            if is_late:
                 self.kill()
-                raise OverloadError("Grammars cannot be compiled now. Try again later.")
-        data = self._ask(spec, compile_s)
-        if data is not None:
-            return msgspec.msgpack.decode(data, type=Proof)
-        self.kill()
-        limits = f"to compile it takes more than {compile_s:g} s, or too much memory"
-        return Proof(error=f"it is too deep or too large: {limits}", is_certain=False)
+                why = f"to compile it takes more than {compile_s:g} s"
+                return Proof(error=f"it is too deep or too large: {why}", is_certain=False)
+            if self.kill(wait_s=END_S) != -signal.SIGKILL:
+                return Proof(error="it is too deep or too large: to compile it takes too much memory", is_certain=False)
+        raise OverloadError("Grammars cannot be compiled now. Try again later.")
 
-    def kill(self) -> None:
-        """End the process, if there is one."""
+    def _start(self, vocabulary: Vocabulary) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "millstream.grammar.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        if self._ask(vocabulary, START_S)[0] is None:
+            self.kill()
+            raise OverloadError("Grammars cannot be compiled now. Try again later.")
+
+    def kill(self, wait_s: float = 0.0) -> int | None:
+        """End the process, if there is one; what it ended by. With `wait_s` it is ending already, and has so long."""
         process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
+        if process is None:
+            return None
+        if wait_s:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(wait_s)
+        process.kill()
+        process.communicate()
+        return process.returncode
 
-    def _ask(self, message: Vocabulary | GrammarSpec, limit_s: float) -> bytes | None:
-        """The answer; None where there is none in time, or the process is gone."""
+    def _ask(self, message: Vocabulary | GrammarSpec, limit_s: float) -> tuple[bytes | None, bool]:
+        """The answer; None where there is none in time, or the process is gone; and whether it was killed for being late."""
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
-        timer = threading.Timer(limit_s, process.kill)
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(limit_s, end)
         timer.start()
         try:
             send(process.stdin, message)
-            return receive(process.stdout)
+            return receive(process.stdout), late.is_set()
         except OSError:
-            return None
+            return None, late.is_set()
         finally:
             timer.cancel()
 

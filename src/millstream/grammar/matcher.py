@@ -102,6 +102,10 @@ class BudgetedMatcher(Matcher):
             mask[self._ending[0] // 32] = np.uint32(1) << np.uint32(self._ending[0] % 32)
         return mask
 
+    def forced(self, most: int) -> list[int]:
+        """See `Matcher`. Nothing is forced in a thought but its end, which the mask leaves alone."""
+        return [] if self._ending or self._meter.is_inside else super().forced(most)
+
     def take(self, token_ids: Sequence[int]) -> None:
         """See `Matcher`."""
         super().take(token_ids)

@@ -14,6 +14,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from millstream.grammar.errors import GrammarError
 from millstream.grammar.plan import TurnPlan
 from millstream.grammar.turn import grammar_of
+from millstream.grammar.widths import check_width
 from millstream.messages.grammar import GrammarSpec
 
 if TYPE_CHECKING:
@@ -61,10 +62,11 @@ def of_schema(schema: Any) -> str:
     """The grammar of the JSON that a schema allows.
 
     Raises:
-        GrammarError: it is no object.
+        GrammarError: it is no object, or too wide.
     """
     if not isinstance(schema, dict):
         raise GrammarError("a schema must be an object")
+    check_width(schema)
     return str(LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS))
 
 
@@ -124,6 +126,10 @@ def _tag(structure: Any, place: str) -> tuple[str, dict[str, Any], str]:
         raise GrammarError("it must be a string", f"{place}.end")
     if not isinstance(schema := structure.get("schema", {}), dict):
         raise GrammarError("a schema must be an object", f"{place}.schema")
+    try:
+        check_width(schema)
+    except GrammarError as error:
+        raise GrammarError(error.message, f"{place}.schema.{error.place}" if error.place else f"{place}.schema") from None
     return begin, schema, end
 
 

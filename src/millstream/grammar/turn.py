@@ -10,6 +10,7 @@ from millstream.grammar.arguments import python_arguments, tagged_arguments
 from millstream.grammar.compose import Composer, one_of, quoted
 from millstream.grammar.errors import GrammarError
 from millstream.grammar.plan import PlannedCalls, PlannedThought, PlannedTool, TurnPlan
+from millstream.grammar.widths import check_width
 from millstream.messages.grammar import GrammarSpec
 
 Convert = Callable[[GrammarSpec], str]
@@ -120,6 +121,10 @@ class _Calls:
 
     def _arguments(self, tool: PlannedTool) -> str:
         schema = arguments_schema(tool)
+        try:
+            check_width(schema)
+        except GrammarError as error:
+            raise GrammarError(error.message, f"{tool.where}.{error.place}" if error.place else tool.where) from None
         match self._writing.style:
             case "json":
                 return self._json(schema)

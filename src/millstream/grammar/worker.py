@@ -7,6 +7,7 @@ request in it. Reads a `Vocabulary` and then one `GrammarSpec` after another fro
 
 from __future__ import annotations
 
+import random
 import resource
 import sys
 import threading
@@ -24,6 +25,9 @@ from millstream.grammar.turn import parts_of
 from millstream.grammar.vocabulary import Vocabulary
 from millstream.grammar.wire import Proof, receive, send
 from millstream.messages.grammar import GrammarSpec
+
+NUM_WALKS = 3
+WALK_TOKENS = 12
 
 
 class Prover:
@@ -62,12 +66,27 @@ class Prover:
 def fault(grammar: str, tokenizer: LLTokenizer) -> str:
     """What is wrong with a grammar; empty where nothing is."""
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
-    if not matcher.is_error():
-        matcher.compute_bitmask()
+    for number in range(NUM_WALKS):
+        _walk(matcher, random.Random(number))
     if matcher.is_error():
         error = str(matcher.get_error()).removesuffix("<non-verbose/>").strip()
         return "it allows no text" if error.startswith("NoExtension") else error
     return ""
+
+
+def _walk(matcher: LLMatcher, drawn: random.Random) -> None:
+    """Go some way into a grammar: a place that the library cannot follow may be behind its beginning."""
+    matcher.reset()
+    for _ in range(WALK_TOKENS):
+        mask = matcher.compute_bitmask() if not matcher.is_error() else b""
+        if matcher.is_error() or matcher.is_stopped():
+            return
+        start = drawn.randrange(len(mask))
+        place = next((at for at in (*range(start, len(mask)), *range(start)) if mask[at]), None)
+        if place is None:
+            return
+        bits = [bit for bit in range(8) if mask[place] >> bit & 1]
+        matcher.consume_token(8 * place + drawn.choice(bits))
 
 
 def main() -> None:

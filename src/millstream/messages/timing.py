@@ -23,6 +23,8 @@ class Timing(Struct, kw_only=True, omit_defaults=True, gc=False):
     first_detokenized: float = 0.0  # detokenizer: first row decoded
     detokenized: float = 0.0  # detokenizer: last text made
     first_written: float = 0.0  # entry: first text handed to the connection
+    lost: float = 0.0  # entry: the detokenizer that had made its text so far was gone
+    replayed: float = 0.0  # entry: another one was asked to go on; only where that happened
     written: float = 0.0  # entry: last byte handed to the connection
     journey: bytes = b""  # scheduler: an encoded `Journey`, with the final row
 

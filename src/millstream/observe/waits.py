@@ -47,6 +47,8 @@ def _all(record: RequestRecord) -> Iterator[Reason]:
         yield Reason("grammar_compile", timing.tokenized, timing.checked - timing.tokenized, {"process": "entry"})
     for wait in journey.waits:
         yield from _of_wait(wait)
+    if timing.replayed:
+        yield Reason("restart", timing.lost, timing.replayed - timing.lost, {"process": "detokenizer"})
     if len(journey.chunks) > 1:
         yield _chunks(journey.chunks, timing.received)
 

@@ -10,6 +10,7 @@ import pytest
 
 from millstream.cli import machine, main, preflight
 from millstream.config import ServerConfig
+from millstream.text.tokenizer import Tokenizer
 
 SCRIPTED = ("--executor", "scripted")
 NAMES = ["options", "model", "tokenizer", "template", "ends", "grammar", "executor", "memory", "open files", "cache", "port"]
@@ -24,8 +25,17 @@ def installation(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[i
 
 
 @pytest.fixture(autouse=True)
-def enough_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def enough_of_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever this machine allows."""
     monkeypatch.setattr(machine, "open_files", lambda: 65536)
+    monkeypatch.setattr(machine, "usable_memory", lambda: 64 << 30)
+    monkeypatch.setenv("MILLSTREAM_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def plain_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the proof of the faster one, which is most of the time."""
+    monkeypatch.setattr(Tokenizer, "load_fast_encoder", lambda _: None)
 
 
 def test_everything_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,6 +47,7 @@ def test_everything_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     assert checks["port"]["detail"].endswith("is free")
 
 
+@pytest.mark.usefixtures("plain_encoder")
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
@@ -56,6 +67,7 @@ def test_what_keeps_the_installation_from_serving_is_named(
     assert not checks[name]["ok"]
 
 
+@pytest.mark.usefixtures("plain_encoder")
 def test_a_template_that_knows_no_users_fails_and_one_without_tools_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,6 +83,7 @@ def test_a_template_that_knows_no_users_fails_and_one_without_tools_says_so(
     assert (status, checks["template"]["detail"]) == (0, "`default` renders user, assistant, system; refuses tool")
 
 
+@pytest.mark.usefixtures("plain_encoder")
 def test_a_server_that_would_not_fit_is_told_what_would(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,6 +94,7 @@ def test_a_server_that_would_not_fit_is_told_what_would(
     assert "--max-total-tokens" in checks["memory"]["hint"]
 
 
+@pytest.mark.usefixtures("plain_encoder")
 def test_a_template_whose_end_of_turn_ends_nothing_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     template = tmp_path / "template.jinja"
     template.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}[END]{% endfor %}")
@@ -104,6 +118,7 @@ def test_the_embedded_model_can_be_served_here(capsys: pytest.CaptureFixture[str
     assert checks["executor"]["detail"].startswith(("native kernels ", "torch "))
 
 
+@pytest.mark.usefixtures("plain_encoder")
 def test_nothing_is_made(tmp_path: Path) -> None:
     wanted = tmp_path / "a" / "b"
     checks = preflight.check_installation(ServerConfig(executor="scripted", port=0, cache_dir=str(wanted)))

@@ -46,7 +46,9 @@ def test_a_replay_is_asked_for_with_what_has_come_taken_or_not() -> None:
             engine.row("waiting", text)
         early = asyncio.create_task(submit(manager, request("early", text="word " * 1000), rid="early"))
         await until(lambda: manager.live_requests == 4)
-        manager.ask_replay(77)
+        manager.ask_replay(77, lost_at=1.5)
+        assert taken.states[0].obj.timing.lost == 1.5
+        assert taken.states[0].obj.timing.replayed > 1.5
         received = [Received("taken", 70, 210), Received("waiting", 4, 4), Received("new", 0, 0)]
         assert engine.sent[-1] == ReplayReq(received, 77, 4)  # without the one that was not sent yet
         early.cancel()

@@ -47,6 +47,10 @@ def nested(part: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": {"type": "array", "items": {"anyOf": [{"type": "null"}, part]}}}}
 
 
+def wide(count: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"k{number}": {"type": "integer"} for number in range(count)}}
+
+
 REFERS = {"$ref": "#/$defs/n"}
 TAG = {"begin": "<a>"}
 BAD: list[tuple[GrammarKind, str, str, str]] = [
@@ -67,6 +71,9 @@ BAD: list[tuple[GrammarKind, str, str, str]] = [
         ".$defs.n.properties.v",
         "odd",
     ),
+    ("json_schema", json.dumps(nested(wide(600))), ".properties.a.items.anyOf[1]", "too wide"),
+    ("json_schema", json.dumps({"anyOf": [wide(100)] * 6}), "", "too wide"),
+    ("json_schema", json.dumps({"properties": {"x" * 2_000: {}}}), "", "characters"),
     ("regex", "(a", "", "unclosed"),
     ("regex", r"(a)\1", "", "backreferences"),
     ("regex", "(?=a)b", "", "look-around"),
@@ -168,6 +175,8 @@ def test_a_worker_that_died_is_replaced_and_what_it_died_of_is_not_held_against_
             worker._process.kill()
             worker._process.wait()
             assert (await checker.check(schema_spec({"type": "null"}))).checked
+            checker._idle.queue[-1]._process.kill()  # it may be dead now, or while it is asked
+            assert (await checker.check(schema_spec({"type": "boolean"}))).checked
             checker._compile_s = 0.0001
             other = schema_spec({"enum": list(range(5_000))})
             assert "too deep or too large" in (await error_of(checker, other)).message

@@ -59,6 +59,11 @@ def test_retractions_pauses_and_grammars() -> None:
     assert found[4]["detail"] == {"times": 2}
 
 
+def test_a_detokenizer_that_was_replaced() -> None:
+    (wait,) = waits(Journey(), lost=12.0, replayed=12.5)
+    assert wait == {"reason": "restart", "start_ms": 2000.0, "duration_ms": 500.0, "detail": {"process": "detokenizer"}}
+
+
 def test_the_chunks_of_a_prompt() -> None:
     (wait,) = waits(Journey(chunks=[Chunk(11.0, 12.0, 256), Chunk(12.5, 13.0, 300, 2)]))
     assert (wait["reason"], wait["start_ms"], wait["duration_ms"]) == ("prefill_chunks", 1000.0, 2000.0)
