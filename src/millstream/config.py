@@ -215,6 +215,18 @@ class LogOptions:
     log_requests: LogRequests = "end"
     """What is logged of each request: nothing, its end in one line, or that with prompt and answer, of each up to 2,000
     characters."""
+    record: str | None = None
+    """Directory for recordings of calls, which `millstream replay` runs again: of those that an admin sends with the header
+    `X-Millstream-Record`, and of others by the options below. They hold prompts and answers. Default: none is made."""
+    record_sample: float = 0.0
+    """Share of calls to record, from 0 to 1."""
+    record_failed: bool = False
+    """Record calls that end by a fault of the server. All calls are then watched, which makes streams dearer."""
+    record_privacy: bool = False
+    """Record without text: letters become `x`, token ids other numbers. Such a recording shows what happened when, and cannot
+    be replayed."""
+    record_max_files: int = 100
+    """Recordings the directory may hold; what is more is dropped."""
     metrics_access: MetricsAccess = "open"
     """Who may read /metrics: `open`, everybody, without a key, as scrapers are used to; `admin`, with an admin's key; `off`,
     nobody: it is not there."""
@@ -305,6 +317,8 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("oldest_first_every", 1, 1 << 20),
     ("chunked_prefill_size", 1, 1 << 20),
     ("target_itl_ms", 0, 3_600_000),
+    ("record_sample", 0, 1),
+    ("record_max_files", 1, 1 << 20),
     ("speculative_num_draft_tokens", 1, 64),
     ("speculative_ngram_min_match_window_size", 1, 64),
     ("speculative_ngram_max_match_window_size", 1, 64),

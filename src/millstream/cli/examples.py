@@ -20,6 +20,9 @@ ENV = """
 millstream env
 millstream env --json > environment.json
 """
+REPLAY = """
+millstream replay recordings/1767225600000-0123abcd.jsonl
+"""
 COMPLETION = """
 source <(millstream completion bash)
 millstream completion zsh > ~/.zfunc/_millstream

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -207,6 +208,32 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(show_e
     """
     sys.stdout.write(app.generate_completion(shell=shell))
     return 0
+
+
+@app.command(help_epilogue=examples_text(examples.REPLAY))
+def replay(file: Annotated[Path, Parameter(show_env_var=False)], /) -> int:
+    """Run a recording of `serve --record` again, and compare what it writes with what was written then.
+
+    Exits with 0 where the bytes are the same, with 1 where they differ, with 2 where it cannot be replayed.
+
+    Parameters
+    ----------
+    file
+        The recording.
+    """
+    # here, for it loads the managers of a whole server
+    from millstream.cli.replay import replay_report
+    from millstream.engine.replay import read_recording
+    from millstream.engine.replay import replay as run_again
+
+    configure_logging("replay", "error")
+    try:
+        result = run_again(read_recording(file))
+    except StartupError as error:
+        _fail(error)
+        return 2
+    sys.stdout.write(replay_report(file.name, result))
+    return 0 if result.is_equal else 1
 
 
 def _print_plan(config: ServerConfig, given: dict[str, tuple[Any, str]], *, as_json: bool) -> int:

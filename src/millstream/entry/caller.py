@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from millstream.entry.tape import Tape
 from millstream.messages import TraceContext
 
 
@@ -13,3 +14,4 @@ class Caller(NamedTuple):
     request_id: str  # of the HTTP request: the client's own, or ours
     owner: str  # a digest of its API key, "" where it has none
     trace: TraceContext
+    tape: Tape | None = None  # where it is recorded

@@ -17,6 +17,7 @@ from millstream.entry.failure import failure_of_death
 from millstream.entry.openai.responses.store import ResponseStore
 from millstream.entry.parsers import Parsers, choose_parsers
 from millstream.entry.recent import Recent
+from millstream.entry.tape import Tapes
 from millstream.entry.tokenizer_manager import TokenizerManager
 from millstream.errors import EngineDeadError, ModelNotFound, RequestError
 from millstream.ipc.address import entry_name, entry_number
@@ -100,6 +101,7 @@ class Service:
         self._tell = tell  # the supervisor
         self._news = asyncio.Event()  # set and replaced when that has spoken
         self.recent = Recent(-(-config.max_recent_requests // config.entry_workers), export)
+        self.tapes = Tapes(config) if config.record else None
         self._tally = Tally("entry", tell)
         self.recorder = Recorder(self._tally)
         self._has_started = has_started  # the server could take requests once
@@ -238,6 +240,11 @@ class Service:
                 *(sample(families.HELD, amount, "entry", kind) for kind, amount in manager.ledger.totals().items()),
             ]
         return self._tally.measures(more)
+
+    @property
+    def engine(self) -> EngineInfo | None:
+        """What the scheduler's start resolved; None while loading."""
+        return self._engine
 
     @property
     def started(self) -> TokenizerManager | None:

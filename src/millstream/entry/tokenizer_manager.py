@@ -140,6 +140,9 @@ class TokenizerManager:
         try:
             first = generation.states[0].obj
             ready = await before(first.deadline, first.timing.received, self._clock, self._call_tokenizer.tokenize(generation))
+            if origin.caller is not None and (tape := origin.caller.tape) is not None:
+                number = tape.opened(ready)
+                generation.taps.append(lambda index, row: tape.row(number + index, row))
             for state, tokenized in zip(generation.states, ready, strict=True):
                 self._to_scheduler.send(tokenized)
                 state.move(Phase.DISPATCHED)  # after the send: it says that the scheduler may hold something

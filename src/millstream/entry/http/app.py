@@ -16,6 +16,7 @@ from millstream.entry.http.gate import Gate
 from millstream.entry.http.route import Place, Route, Router
 from millstream.entry.http.routes import served_routes
 from millstream.entry.service import Service
+from millstream.entry.tape import HEADER, Tapes
 from millstream.errors import MillstreamError
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,9 @@ class App:
             await self._answer(exchange)
         except ClientGone:
             await exchange.wait_gone()  # we may know it first, and the server would take our silence for a fault
+        finally:
+            if exchange.tape is not None and self._service.tapes is not None:
+                self._service.tapes.end(exchange.tape, self._service.engine)
 
     async def _answer(self, exchange: Exchange) -> None:
         headers: list[Header] = []
@@ -56,6 +60,8 @@ class App:
             exchange.is_admin = self._keys.check(access, *keys)
             exchange.owner = self._keys.owner(*keys)
             route = _route(exchange, place, headers)
+            if self._service.tapes is not None and route.rules is not None:
+                self._record(exchange, self._service.tapes)
             if not route.is_counted:
                 await route.handler(exchange, self._service)
             else:
@@ -70,6 +76,12 @@ class App:
         except Exception:
             log.exception("%s %s failed", exchange.method, exchange.path)
             await self._fail(exchange, INTERNAL, headers)
+
+    def _record(self, exchange: Exchange, tapes: Tapes) -> None:
+        """Begin a tape, where this call is to have one. Its answer then goes one way, part for part."""
+        exchange.tape = tapes.begin(is_asked=exchange.is_admin and exchange.header(HEADER) is not None)
+        if exchange.tape is not None:
+            exchange.direct = None
 
     async def _fail(self, exchange: Exchange, failure: Failure, headers: list[Header]) -> None:
         place = self._router.find(exchange.path)

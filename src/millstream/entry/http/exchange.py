@@ -25,6 +25,7 @@ from millstream.entry.http.errors import (
     unsupported_content_encoding,
     unsupported_media_type,
 )
+from millstream.entry.tape import Tape
 from millstream.errors import RequestError
 from millstream.observe.trace_context import trace_context
 
@@ -60,6 +61,7 @@ class Exchange:
         extensions = scope.get("extensions", {})
         self._transport: asyncio.Transport | None = extensions.get(TRANSPORT)
         self.direct: DirectWriter | None = extensions.get(DIRECT)  # for parts of a stream that has started
+        self.tape: Tape | None = None  # is told what is read and written, where that is recorded
         self._receive = receive
         self._send = send
         self._max_body_bytes = max_body_bytes
@@ -73,7 +75,7 @@ class Exchange:
     @property
     def caller(self) -> Caller:
         """Who asks, once the app has said whose key it is."""
-        return Caller(self.request_id, self.owner, self.trace)
+        return Caller(self.request_id, self.owner, self.trace, self.tape)
 
     @property
     def query(self) -> dict[str, str]:
@@ -130,7 +132,10 @@ class Exchange:
             self.hold(len(part))
             parts.append(part)
             if not message.get("more_body", False):
-                return b"".join(parts)
+                body = b"".join(parts)
+                if self.tape is not None:
+                    self.tape.asked(self.method, self.path, body)
+                return body
 
     async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work`, and cancel it the moment the client leaves.
@@ -218,4 +223,6 @@ class Exchange:
         """
         if self._transport is not None and self._transport.is_closing():
             raise ClientGone
+        if self.tape is not None:
+            self.tape.wrote(message)
         await self._send(message)
