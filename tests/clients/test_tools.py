@@ -164,11 +164,43 @@ def test_models_of_pydantic_go_in_as_tools_and_come_out_as_objects(server: str) 
     with OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0) as client:
         tool = openai.pydantic_function_tool(Weather, name="weather")
         chat: Any = client.beta.chat.completions.parse(model="scripted", messages=[says(SAID)], tools=[tool])  # type: ignore[list-item]
-        (call,) = chat.choices[0].message.tool_calls
-        assert call.function.parsed_arguments == Weather.model_validate_json(call.function.arguments)
+        calls = chat.choices[0].message.tool_calls
+        assert calls
+        for call in calls:
+            assert call.function.parsed_arguments == Weather.model_validate_json(call.function.arguments)
         flat: Any = {"type": "function", "strict": True, "name": "weather", "parameters": tool["function"]["parameters"]}
         response: Any = client.responses.parse(model="scripted", input=[says(SAID)], tools=[flat])  # type: ignore[list-item]
         assert response.output[0].parsed_arguments == json.loads(response.output[0].arguments)
+
+
+def test_a_call_that_is_required_is_made_in_every_api_and_follows_its_schema(server: str) -> None:
+    schema = Weather.model_json_schema()
+    turns: Any = [says(SAID.replace("Zürich", "Wien"))]
+    with OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0) as client:
+        function: Any = {"type": "function", "function": {"name": "weather", "parameters": schema}}
+        chat = client.chat.completions.create(
+            model="scripted", messages=turns, tools=[function], tool_choice="required", parallel_tool_calls=False
+        )
+        (call,) = chat.choices[0].message.tool_calls or []
+        assert call.type == "function" and chat.choices[0].finish_reason == "tool_calls"
+        Weather.model_validate_json(call.function.arguments)
+        flat: Any = {"type": "function", "name": "weather", "parameters": schema, "strict": None}
+        asked: Any = {"model": "scripted", "input": turns, "tools": [flat], "parallel_tool_calls": False}
+        response = client.responses.create(**asked, tool_choice={"type": "function", "name": "weather"})
+        (item,) = (item for item in response.output if item.type != "reasoning")
+        assert item.type == "function_call"
+        Weather.model_validate_json(item.arguments)
+    with Anthropic(base_url=server, api_key="none", max_retries=0) as client_of_messages:
+        choice: Any = {"type": "any", "disable_parallel_tool_use": True}
+        tools: Any = [{"name": "weather", "input_schema": schema}]
+        message: Any = {"model": "scripted", "max_tokens": 1000, "messages": turns, "tools": tools, "tool_choice": choice}
+        plain = client_of_messages.messages.create(**message)
+        with client_of_messages.messages.stream(**message) as stream:
+            streamed = stream.get_final_message()
+        for answer in (plain, streamed):
+            (use,) = (block for block in answer.content if block.type != "thinking")
+            assert use.type == "tool_use" and answer.stop_reason == "tool_use"
+            Weather.model_validate(use.input)
 
 
 def test_models_of_pydantic_go_in_as_forms_and_come_out_as_objects(model_server: str) -> None:

@@ -136,6 +136,27 @@ def test_a_stream_has_the_text_of_the_plain_answer(scripted: Engine) -> None:
     jsonschema.validate(json.loads(whole["text"]), json.loads(params["json_schema"]))
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": 0, "maximum": 20_000_000_000},
+        {"type": "integer", "minimum": -(2**70), "maximum": 2**70},
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 1e300},
+        {},
+    ],
+    ids=["beyond 32 bits", "beyond 64 bits", "a large number", "anything"],
+)
+def test_limits_of_any_size_and_no_limit_at_all_are_followed_or_refused(scripted: Engine, schema: dict[str, Any]) -> None:
+    try:
+        answer = scripted.generate("go", {"json_schema": json.dumps(schema), "max_new_tokens": 64})
+    except RequestError as error:
+        assert error.code == "invalid_grammar"
+        return
+    if answer["meta_info"]["finish_reason"]["type"] == "stop":
+        jsonschema.validate(json.loads(answer["text"]), schema)
+    assert scripted.generate("go", {"regex": "ok"})["text"] == "ok"
+
+
 def test_a_wrong_schema_is_named_with_its_place(scripted: Engine) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "sting"}}}
     with pytest.raises(RequestError) as caught:
@@ -162,12 +183,19 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
         "json_schema",
         '{"type":"null"}',
     ),
+    (
+        "/v1/messages",
+        {"output_config": {"format": {"type": "json_schema", "schema": {"type": "null"}}}},
+        "json_schema",
+        '{"type":"null"}',
+    ),
     ("/generate", {"sampling_params": {"regex": "a+"}}, "regex", "a+"),
 ]
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/completions": {"prompt": "hi"},
     "/v1/responses": {"input": "hi"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8},
     "/generate": {"text": "hi"},
 }
 
@@ -195,7 +223,9 @@ def test_an_executor_without_masks_refuses_grammars_by_name() -> None:
         entry = Entry(has_grammars=False)
         for path, fields, _, _ in FIELDS:
             response = await post(entry.app, path, BODIES[path] | fields)
-            assert (response.status, response.error["code"]) == (400, "unsupported_parameter"), response.content
+            assert response.status == 400, response.content
+            error = response.body["error"]
+            assert "unsupported_parameter" in (error.get("code"), error.get("details", {}).get("error_code"))
         assert entry.engine.sent == []
 
     run(scenario())
