@@ -57,14 +57,14 @@ def test_a_client_library_needs_the_key_and_knows_the_error(keyed: tuple[Server,
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1/models", "/v1/models/scripted", "/server_info", CHAT, COMPLETIONS, "/generate", "/abort_request",
-             "/tokenize", "/detokenize", "/debug", "/metrics", "/docs", "/openapi.json", "/load_lora_adapter"]
+    "path", ["/v1/models", "/v1/models/scripted", "/server_info", CHAT, COMPLETIONS, "/generate", "/abort_request",
+             "/tokenize", "/detokenize", "/debug", "/debug/radix", "/v1/requests", "/log_level", "/docs", "/openapi.json", "/load_lora_adapter"]
 )  # fmt: skip
 def test_no_route_answers_without_a_key(keyed: tuple[Server, str], path: str) -> None:
     _, url = keyed
     for method in ("GET", "POST", "PUT", "DELETE"):
         assert httpx.request(method, url + path, json={}).status_code == 401
-    for probe in ("/health", "/ready"):
+    for probe in ("/", "/health", "/ready", "/metrics"):
         assert httpx.get(url + probe).status_code == 200
 
 
