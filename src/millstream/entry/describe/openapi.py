@@ -51,7 +51,7 @@ def _operation(route: Route, bodies: Bodies) -> dict[str, Any]:
 
 
 def _answer(route: Route) -> dict[str, Any]:
-    content: dict[str, Any] = {"application/json": {}}
+    content: dict[str, Any] = {name: {} for name in route.types}
     if route.rules is not None and "stream" in route.rules.honoured.__struct_fields__:
         content["text/event-stream"] = {}
     return {"description": "The answer.", "content": content}

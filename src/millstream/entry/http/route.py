@@ -33,6 +33,8 @@ class Route:
     """Names that may stand behind the path."""
     access: Access = "user"
     """Whose key it takes."""
+    types: tuple[str, ...] = ("application/json",)
+    """What its answers may be."""
     is_counted: bool = True
     """Refused where there are too many calls already."""
 
@@ -42,9 +44,16 @@ class Route:
         return (inspect.getdoc(self.handler) or "").partition("\n")[0]
 
 
-def get(path: str, handler: Handler, *, query: tuple[str, ...] = (), access: Access = "user") -> Route:
+def get(
+    path: str,
+    handler: Handler,
+    *,
+    query: tuple[str, ...] = (),
+    access: Access = "user",
+    types: tuple[str, ...] = Route.types,
+) -> Route:
     """A route of GET and HEAD."""
-    return Route(method="GET", path=path, handler=handler, query=query, access=access, is_counted=False)
+    return Route(method="GET", path=path, handler=handler, query=query, access=access, types=types, is_counted=False)
 
 
 def post(

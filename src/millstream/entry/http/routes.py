@@ -59,8 +59,8 @@ async def openapi(exchange: Exchange, service: Service) -> None:
 
 
 ROUTES: tuple[Route, ...] = (
-    get("/", root, access="open"),
-    get("/page/{file}", page_file, access="open"),
+    get("/", root, access="open", types=("application/json", "text/html")),
+    get("/page/{file}", page_file, access="open", types=("text/html", "text/css", "text/javascript", "image/svg+xml")),
     get("/health", health, access="open"),
     get("/ready", ready, access="open"),
     get("/health_generate", health_generate, query=("timeout",), access="open"),
@@ -70,7 +70,7 @@ ROUTES: tuple[Route, ...] = (
     get("/get_model_info", model_info),
     get("/flush_cache", flush_cache, query=("timeout",), access="admin"),
     post("/flush_cache", flush_cache, None, access="admin"),
-    get("/metrics", metrics, access="open"),
+    get("/metrics", metrics, access="open", types=("text/plain", "application/openmetrics-text")),
     get("/log_level", log_level, access="admin"),
     post("/log_level", set_log_level, LOG_LEVEL, access="admin", is_counted=False),
     get("/debug/ledger", debug_ledger, query=("rid",), access="admin"),
