@@ -58,7 +58,8 @@ def test_a_client_library_needs_the_key_and_knows_the_error(keyed: tuple[Server,
 
 @pytest.mark.parametrize(
     "path", ["/v1/models", "/v1/models/scripted", "/server_info", CHAT, COMPLETIONS, "/generate", "/abort_request",
-             "/tokenize", "/detokenize", "/debug", "/debug/radix", "/v1/requests", "/log_level", "/docs", "/openapi.json", "/load_lora_adapter"]
+             "/tokenize", "/detokenize", "/debug", "/debug/radix", "/v1/requests", "/log_level", "/docs", "/openapi.json",
+             "/load_lora_adapter"]
 )  # fmt: skip
 def test_no_route_answers_without_a_key(keyed: tuple[Server, str], path: str) -> None:
     _, url = keyed
