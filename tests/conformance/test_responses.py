@@ -121,7 +121,7 @@ def test_a_client_that_leaves_a_stream_ends_it(client: openai.OpenAI, scripted_s
 def test_errors_are_the_clients_own_kinds(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as bad:
         client.responses.create(model=MODEL, input="hi", tools=[{"type": "web_search_preview"}])
-    assert bad.value.param == "tools"
+    assert bad.value.param == "tools[0].type"
     with pytest.raises(openai.NotFoundError) as gone:
         client.responses.create(model=MODEL, input="hi", previous_response_id="resp_x")
     assert (gone.value.param, gone.value.code) == ("previous_response_id", "previous_response_not_found")
