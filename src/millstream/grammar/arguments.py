@@ -9,7 +9,7 @@ from typing import Any
 from millstream.grammar.compose import Composer, one_of, quoted
 from millstream.grammar.errors import GrammarError
 from millstream.grammar.schema_types import allowed_types
-from millstream.grammar.strings import branches, is_string, looks_like_json, text_body
+from millstream.grammar.strings import WORDS, branches, is_string, looks_like_json, text_body
 from millstream.grammar.writing import Writing
 
 JsonPart = Callable[[dict[str, Any]], str]  # the part of a grammar that a schema is
@@ -18,6 +18,7 @@ _BEYOND = (  # what says more of an object than which members it has
     *("$ref", "anyOf", "oneOf", "allOf", "not", "if", "enum", "const", "patternProperties", "propertyNames", "minProperties"),
     *("maxProperties", "dependentRequired", "dependentSchemas", "unevaluatedProperties"),
 )
+_DEFINITIONS = ("#/$defs/", "#/definitions/")
 _PYTHON_NAME = re.compile(r"[A-Za-z_][\w.\-]*")
 _TAG_NAME = re.compile(r"[^<>\s](?:[^<>\n]*[^<>\s])?")
 
@@ -35,6 +36,8 @@ def tagged_arguments(composer: Composer, writing: Writing, schema: dict[str, Any
 
     properties = _properties(schema, where)
     if properties is None:
+        if schema.get("additionalProperties", True) not in (True, False, {}):
+            raise GrammarError("this model's format cannot hold members that are not named", f"{where}.additionalProperties")
         key = composer.terminal("/[A-Za-z_][A-Za-z0-9_]{0,63}/")
         any_member = member(key, composer.up_to(composer.without((close,)), close, value_end))
         return f"({any_member})*" if schema.get("additionalProperties", True) is not False else ""
@@ -55,7 +58,8 @@ def python_arguments(composer: Composer, schema: dict[str, Any], where: str, jso
     if properties is None:
         if schema.get("additionalProperties", True) is False:
             return ""
-        any_member = f'{composer.terminal("/[A-Za-z_][A-Za-z0-9_]{0,63}/")} "=" {json({})}'
+        value = json(_with_definitions(schema.get("additionalProperties"), schema))
+        any_member = f'{composer.terminal("/[A-Za-z_][A-Za-z0-9_]{0,63}/")} "=" {value}'
         return f'({any_member} (", " {any_member})*)?'
     required = schema.get("required", ())
     behind = ""  # what may follow once there was one
@@ -81,14 +85,34 @@ def _any_required(properties: dict[str, Any], required: Any, *, behind_key: str)
 
 
 def _properties(schema: dict[str, Any], where: str) -> dict[str, Any] | None:
-    """The members that a schema names; None where it names none."""
+    """The members that a schema names, also as required ones; None where it names none."""
     for word in _BEYOND:
         if word in schema:
             raise GrammarError("for this model's format the arguments must be an object of properties", f"{where}.{word}")
     properties = schema.get("properties")
     if properties is not None and not isinstance(properties, dict):
         raise GrammarError("it must be an object", f"{where}.properties")
-    return properties
+    _check_references(schema, where)
+    others = schema.get("additionalProperties", True)
+    unnamed = [name for name in schema.get("required", ()) if name not in (properties or {})]
+    if unnamed and others is False:
+        raise GrammarError(f"{unnamed[0][:100]!r} is none of the properties", f"{where}.required")
+    return {**(properties or {}), **dict.fromkeys(unnamed, others)} if unnamed else properties
+
+
+def _check_references(schema: dict[str, Any], where: str) -> None:
+    """Members are held each by itself: of the whole they know the definitions, and nothing else."""
+    todo: list[tuple[str, Any]] = [(where, schema)]
+    while todo:
+        place, part = todo.pop()
+        if isinstance(part, list):
+            todo += ((f"{place}[{index}]", each) for index, each in enumerate(part))
+        if not isinstance(part, dict):
+            continue
+        reference = part.get("$ref")
+        if isinstance(reference, str) and not reference.startswith(_DEFINITIONS):
+            raise GrammarError("in this model's format only definitions can be referred to", f"{place}.$ref")
+        todo += ((f"{place}.{key[:100]}", each) for key, each in part.items())
 
 
 def _tagged_value(
@@ -109,6 +133,8 @@ def _tagged_value(
             body = text_body(composer, free, part, place, is_mixed=types != {"string"})
             ways.append(composer.up_to(body, close, value_end))
             continue
+        if beside := next((word for word in WORDS if word in part), None):
+            raise GrammarError("this model's format cannot hold it beside values that are given", f"{place}.{beside}")
         for value in values:
             if not isinstance(value, str) or close in value:
                 raise GrammarError("this model's format cannot write one of the values", place)

@@ -22,10 +22,6 @@ class Composer:
         self._parts: list[dict[str, Any]] = []
         self._known: dict[str, str] = {}
 
-    def is_special(self, text: str) -> bool:
-        """Whether a text is a special token."""
-        return text in self._specials
-
     def literal(self, text: str) -> str:
         """Exactly this text."""
         return " ".join(self._pieces(text))

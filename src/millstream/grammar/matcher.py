@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -150,6 +150,11 @@ class GrammarCompiler:
         if budget is not None:
             return BudgetedMatcher(known.deep_copy(), self._num_words, budget, self._tokens)
         return Matcher(known.deep_copy(), self._num_words)
+
+    def forget_all_but(self, wanted: Set[str]) -> None:
+        """Nobody waits for any other grammar: what is not begun never will be, and what was made is let go."""
+        for grammar in self._pending.keys() - wanted:
+            self._pending.pop(grammar).cancel()
 
     def _begin(self, grammar: str) -> Future[LLMatcher]:
         if self._thread is None:

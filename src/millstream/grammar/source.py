@@ -67,7 +67,10 @@ def of_schema(schema: Any) -> str:
     if not isinstance(schema, dict):
         raise GrammarError("a schema must be an object")
     check_width(schema)
-    return str(LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS))
+    try:
+        return str(LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS))
+    except ValueError as error:  # half of a surrogate pair, a number that is none, more levels than the library reads
+        raise GrammarError(f"it is no JSON that can be read: {error}") from None
 
 
 def _read(spec: GrammarSpec) -> Any:

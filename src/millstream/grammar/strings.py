@@ -24,13 +24,15 @@ _FORMATS = {
     "ipv4": rf"{_OCTET}(\.{_OCTET}){{3}}",
     "uri": r"https?:\/\/[A-Za-z0-9]{1,30}(\.[A-Za-z0-9]{1,30}){0,4}(:[0-9]{1,4})?(\/[A-Za-z0-9_.~-]{1,40}){0,8}\/?",
 }
-_WORDS = ("minLength", "maxLength", "pattern", "format")
+WORDS = ("minLength", "maxLength", "pattern", "format")
 
 
 def branches(schema: Any, root: dict[str, Any], depth: int = MAX_REFS) -> list[dict[str, Any]]:
-    """A schema as schemas of one type each, any of which a value may follow."""
+    """A schema as schemas of one type each, any of which a value may follow; what refers to itself without end allows none."""
     schema = resolved(schema, root)
-    if not isinstance(schema, dict) or not depth:
+    if schema is False or schema is None or not depth:
+        return []
+    if not isinstance(schema, dict):
         return [{}]
     for word in ("anyOf", "oneOf", "allOf"):
         of_word = schema.get(word)

@@ -11,6 +11,7 @@ from millstream.grammar.compose import Composer, one_of, quoted
 from millstream.grammar.errors import GrammarError
 from millstream.grammar.plan import PlannedCalls, PlannedThought, PlannedTool, TurnPlan
 from millstream.grammar.widths import check_width
+from millstream.grammar.writing import Writing
 from millstream.messages.grammar import GrammarSpec
 
 Convert = Callable[[GrammarSpec], str]
@@ -29,7 +30,9 @@ def grammar_of(plan: TurnPlan, specials: Mapping[str, int], convert: Convert) ->
         after = _thought(composer, plan.thought)
     ways: list[str] = []
     if plan.calls is not None:
-        ways += _Calls(composer, plan.calls, convert).ways(answer, has_form=plan.form is not None)
+        ways += _Calls(composer, plan.calls, writing_of(plan.calls, specials), convert).ways(
+            answer, has_form=plan.form is not None
+        )
     if plan.form is not None:
         try:
             ways.append(f"{answer} {composer.part(convert(plan.form))}")
@@ -39,6 +42,11 @@ def grammar_of(plan: TurnPlan, specials: Mapping[str, int], convert: Convert) ->
     if not ways:
         ways.append(f"{answer} ANY")
     return composer.finish(f"{after} {one_of(ways)}")
+
+
+def writing_of(calls: PlannedCalls, specials: Mapping[str, int]) -> Writing:
+    """How calls are written over this vocabulary."""
+    return next(way for way in calls.writings if not way.needs or way.needs in specials)
 
 
 def parts_of(plan: TurnPlan) -> Iterator[GrammarSpec]:
@@ -80,11 +88,11 @@ def _thought(composer: Composer, thought: PlannedThought) -> str:
 class _Calls:
     """The calls of one answer."""
 
-    def __init__(self, composer: Composer, plan: PlannedCalls, convert: Convert) -> None:
+    def __init__(self, composer: Composer, plan: PlannedCalls, writing: Writing, convert: Convert) -> None:
         self._composer = composer
         self._convert = convert
         self._plan = plan
-        self._writing = next(way for way in plan.writings if not way.needs or composer.is_special(way.needs))
+        self._writing = writing
 
     def ways(self, answer: str, *, has_form: bool) -> list[str]:
         """What an answer may be: calls, and, where they are not required and content has no form of its own, text."""

@@ -1,6 +1,6 @@
-"""How wide a JSON schema may be: the library follows so many possibilities at a place, and gives up beyond, in mid-answer.
+"""How wide and long a JSON schema may be: the library follows so many possibilities, and gives up beyond, in mid-answer.
 
-So what is too wide is refused before, at any depth of the schema.
+So what is too wide or too long is refused before, at any depth of the schema; and so is what the library counts wrongly.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from millstream.grammar.schema_types import resolved
 
 MAX_ITEMS = 1_950  # of the library's 2,000 in a row
 MAX_LITERAL = 1_000  # characters of a key or a value that is given: each is a state, and masks in long ones are slow
+MAX_LENGTH = 4_000  # characters of a string whose length is bounded: each is 9 to 11 of the 50,000 states there may be
 _ITEMS_PER_KEY = 4  # for each optional key that may come next, measured
 _MAX_DEPTH = 16
 
@@ -38,6 +39,7 @@ def check_width(schema: dict[str, Any]) -> None:
         if any(isinstance(text, str) and len(text) > MAX_LITERAL for text in _literals(part)):
             raise GrammarError(f"it has a name or value of more than {MAX_LITERAL} characters", path)
         before = f"{path}." if path else ""
+        _check_bounds(part, before)
         for name in _MAPS:
             if isinstance(part.get(name), dict):
                 todo += ((f"{before}{name}.{key[:100]}", child) for key, child in part[name].items())
@@ -45,6 +47,24 @@ def check_width(schema: dict[str, Any]) -> None:
             if isinstance(part.get(name), list):
                 todo += ((f"{before}{name}[{index}]", child) for index, child in enumerate(part[name]))
         todo += ((f"{before}{name}", part[name]) for name in _SINGLE if isinstance(part.get(name), dict))
+
+
+def _check_bounds(part: dict[str, Any], before: str) -> None:
+    for word in ("minLength", "maxLength"):
+        if isinstance(part.get(word), int) and part[word] > MAX_LENGTH:
+            raise GrammarError(f"the length of a string can be bounded by {MAX_LENGTH} characters at most", before + word)
+    least = part.get("minProperties")
+    is_open = part.get("additionalProperties", True) is not False or "patternProperties" in part
+    if isinstance(least, int) and is_open and least > len(_needed(part)) + 1:
+        raise GrammarError(
+            "of members that are not named no more than one can be required: two may have one name", before + "minProperties"
+        )
+
+
+def _needed(part: dict[str, Any]) -> set[str]:
+    """The names of the members that an object must have."""
+    required = part.get("required")
+    return {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
 
 
 def _items(part: Any, root: dict[str, Any], depth: int) -> int:
@@ -70,10 +90,10 @@ def _has_wide_branch(part: dict[str, Any], root: dict[str, Any]) -> bool:
 
 def _longest_run(part: dict[str, Any]) -> int:
     """The most optional members of an object that stand one after another."""
-    properties, required = part.get("properties"), part.get("required")
+    properties = part.get("properties")
     if not isinstance(properties, dict):
         return 0
-    needed = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
+    needed = _needed(part)
     longest = run = 0
     for name in properties:
         run = 0 if name in needed else run + 1

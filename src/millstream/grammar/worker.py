@@ -21,7 +21,7 @@ from millstream.grammar.limits import MAX_WORKER_BYTES, WORKER_STACK_BYTES, pars
 from millstream.grammar.places import faulty_part
 from millstream.grammar.plan import TurnPlan
 from millstream.grammar.source import convert, of_schema
-from millstream.grammar.turn import parts_of
+from millstream.grammar.turn import parts_of, writing_of
 from millstream.grammar.vocabulary import Vocabulary
 from millstream.grammar.wire import Proof, receive, send
 from millstream.messages.grammar import GrammarSpec
@@ -40,6 +40,8 @@ class Prover:
     def prove(self, spec: GrammarSpec) -> Proof:
         """Compile a grammar, and make its first mask."""
         try:
+            if spec.kind == "turn" and (wrong := self._fault_of_members(msgspec.json.decode(spec.source, type=TurnPlan))):
+                return wrong
             grammar = convert(spec, self._specials)
         except GrammarError as error:
             return Proof(error=error.message, place=error.place)
@@ -53,6 +55,24 @@ class Prover:
             schema = msgspec.json.decode(spec.source)
             place = faulty_part(schema, found, lambda part: fault(of_schema(part), self._tokenizer))
         return Proof(error=found, place=place)
+
+    def _fault_of_members(self, plan: TurnPlan) -> Proof | None:
+        """What is wrong with the schemas of tools whose arguments are not one JSON object, of which only parts are compiled.
+
+        Raises:
+            GrammarError: see `convert`.
+        """
+        if plan.calls is None or writing_of(plan.calls, self._specials).style == "json":
+            return None
+        wrong = any(self._is_refused(part) for part in parts_of(plan) if part.kind == "json_schema")
+        return self._fault_of_turn(plan, "it cannot be used") if wrong else None
+
+    def _is_refused(self, part: GrammarSpec) -> bool:
+        try:
+            grammar = convert(part, self._specials)
+        except GrammarError:
+            return True
+        return bool(LLMatcher.validate_grammar(grammar, self._tokenizer, limits=parser_limits()))
 
     def _fault_of_turn(self, plan: TurnPlan, found: str) -> Proof:
         """Which part of a plan is wrong by itself; the fault is the whole's where none is."""

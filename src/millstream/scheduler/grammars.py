@@ -63,8 +63,11 @@ class Grammars:
         return req.matcher is not None
 
     def give_all(self, compiling: Iterable[Req]) -> Iterator[tuple[Req, str | None]]:
-        """Those who have theirs now, or why they never will."""
-        for req in list(compiling):
+        """Those who have theirs now, or why they never will. Nobody else waits for a grammar."""
+        all_of_them = list(compiling)
+        if self._compiler is not None:
+            self._compiler.forget_all_but({req.sampling.grammar.checked for req in all_of_them if req.sampling.grammar})
+        for req in all_of_them:
             try:
                 if self.give(req):
                     yield req, None

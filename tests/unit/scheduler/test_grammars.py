@@ -110,6 +110,20 @@ def test_an_abort_while_the_grammar_compiles_leaves_nothing() -> None:
     assert_nothing_held(at)
 
 
+def test_grammars_whose_requests_have_left_are_not_kept_for_them() -> None:
+    at = desk()
+    for number in range(30):
+        at.submit(f"r{number}", max_new=100, grammar=spec("regex", f"[a-z]{{{number + 1}}}"))
+    at.step()
+    for number in range(30):
+        at.abort(f"r{number}")
+    at.submit("last", max_new=100, grammar=DIGITS)
+    finish(at)
+    assert len(text(at, "last")) == 30
+    assert not at.scheduler._grammars._compiler._pending
+    assert_nothing_held(at)
+
+
 def test_retraction_and_pause_do_not_touch_the_place_in_a_grammar() -> None:
     alone = desk()
     alone.submit("a", max_new=100, grammar=DIGITS, seed=5)
