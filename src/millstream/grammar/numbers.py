@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from millstream.grammar.schema_parts import LISTS, MAPS, SINGLE
+
 LEAST_INTEGER, MOST_INTEGER = -9_223_372_036_854_774_784, 9_223_372_036_854_774_784  # what 64 bits hold, and a float, too
 MOST_NUMBER = 1e18  # of one with a limit on the other side: the library has it written without an exponent
 _LOW = ("minimum", "exclusiveMinimum")
 _HIGH = ("maximum", "exclusiveMaximum")
-_MAPS = ("$defs", "definitions", "properties", "patternProperties")
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
-_SINGLE = ("items", "additionalItems", "additionalProperties")
 
 
 def bounded(schema: Any) -> Any:
@@ -22,13 +21,13 @@ def bounded(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     made = dict(schema)
-    for name in _MAPS:
+    for name in MAPS:
         if isinstance(children := schema.get(name), dict):
             made[name] = {key: bounded(child) for key, child in children.items()}
-    for name in _LISTS:
+    for name in LISTS:
         if isinstance(children := schema.get(name), list):
             made[name] = [bounded(child) for child in children]
-    for name in _SINGLE:
+    for name in SINGLE:
         if isinstance(schema.get(name), dict):
             made[name] = bounded(schema[name])
     return made | _limits(schema)
