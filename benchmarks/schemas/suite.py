@@ -1,93 +1,97 @@
-"""The part of the official JSON Schema Test Suite that grammars follow.
+"""The official JSON Schema Test Suite, asked of our grammars: which schemas they follow, and what they then allow.
 
-    python -m benchmarks.schemas.suite
-    python -m benchmarks.schemas.suite --out schemas.json
-
-`make packages` fetches the suite. Each schema of it is followed, or refused by what we do not support; each instance of those
-that are followed is a text that the grammar allows, or not. A grammar has the members of an object in the order of its schema
-and limits numbers, so some that are valid are not allowed; none that is not valid may be.
+A grammar writes the members of an object in one order, so an instance is allowed if it is in any order of its members.
 """
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import json
-import sys
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.schemas.grammar import SchemaGrammar
-from millstream.grammar.errors import GrammarError
+from llguidance import LLMatcher, LLTokenizer
 
-SUITE = Path(sys.prefix) / "suites" / "json-schema" / "jsonschema-4.26.0" / "json" / "tests"
-DRAFTS = ("draft2020-12", "draft7")
+from millstream.grammar.limits import parser_limits
+from millstream.grammar.vocabulary import Vocabulary
+from millstream.grammar.worker import Prover
+from millstream.messages.grammar import GrammarSpec
+
+MAX_ORDERS = 720  # of the members of one instance
+
+
+class Case(NamedTuple):
+    """One instance of the suite under one schema."""
+
+    name: str
+    instance: Any
+    is_valid: bool
 
 
 @dataclass
-class Outcome:
-    """Of one draft: schemas, and the instances of those that are followed. `wrong` are the invalid ones that are allowed."""
+class Figures:
+    """What came of a part of the suite. Instances of schemas that were refused are not counted."""
 
-    draft: str
-    num_schemas: int = 0
-    num_followed: int = 0
-    num_valid: int = 0
-    num_valid_allowed: int = 0
-    num_invalid: int = 0
-    wrong: list[str] = field(default_factory=list)
-    missed: dict[str, int] = field(default_factory=dict)  # valid ones that are not allowed, by the suite's files
+    followed: int = 0
+    refused: dict[str, str] = field(default_factory=dict)  # schema: why
+    allowed: int = 0  # valid, and allowed
+    forbidden: int = 0  # invalid, and not allowed
+    too_strict: list[str] = field(default_factory=list)  # valid, and not allowed
+    too_lax: list[str] = field(default_factory=list)  # invalid, and allowed
 
 
-def measure(draft: str, suite: Path = SUITE) -> Outcome:
-    """Run the required part of a draft."""
-    outcome = Outcome(draft)
-    for file in sorted((suite / draft).glob("*.json")):
-        for group in json.loads(file.read_text()):
-            outcome.num_schemas += 1
-            try:
-                grammar = SchemaGrammar(group["schema"])
-            except (GrammarError, ValueError):
-                continue
-            outcome.num_followed += 1
-            for test in group["tests"]:
-                _count(outcome, f"{file.stem}: {group['description']}: {test['description']}", file.stem, test, grammar)
-    return outcome
+def groups(directory: Path) -> Iterator[tuple[str, Any, list[Case]]]:
+    """The schemas of one draft by name, with the instances that are tried under each."""
+    for path in sorted(directory.glob("*.json")):
+        for group in json.loads(path.read_text()):
+            name = f"{path.stem}: {group['description']}"
+            cases = [Case(f"{name}: {each['description']}", each["data"], each["valid"]) for each in group["tests"]]
+            yield name, group["schema"], cases
 
 
-def _count(outcome: Outcome, name: str, keyword: str, test: dict[str, Any], grammar: SchemaGrammar) -> None:
-    is_allowed = grammar.allows_value(test["data"])
-    if not test["valid"]:
-        outcome.num_invalid += 1
-        if is_allowed:
-            outcome.wrong.append(name)
-        return
-    outcome.num_valid += 1
-    outcome.num_valid_allowed += is_allowed
-    if not is_allowed:
-        outcome.missed[keyword] = outcome.missed.get(keyword, 0) + 1
+def ask(directory: Path, vocabulary: Vocabulary) -> Figures:
+    """Try all instances of a draft."""
+    prover = Prover(vocabulary)
+    tokenizer = vocabulary.compiled()
+    figures = Figures()
+    for name, schema, cases in groups(directory):
+        proof = prover.prove(GrammarSpec("json_schema", json.dumps(schema)))
+        if proof.error:
+            figures.refused[name] = proof.error
+            continue
+        figures.followed += 1
+        for case in cases:
+            is_allowed = any(_allows(proof.grammar, tokenizer, text) for text in texts_of(case.instance))
+            if case.is_valid:
+                figures.allowed += is_allowed
+                figures.too_strict += [] if is_allowed else [case.name]
+            else:
+                figures.forbidden += not is_allowed
+                figures.too_lax += [case.name] if is_allowed else []
+    return figures
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", type=Path, default=SUITE, help="the folder with a folder of each draft")
-    parser.add_argument("--out", type=Path, help="write JSON here")
-    options = parser.parse_args()
-    if not options.suite.is_dir():
-        raise SystemExit(f"{options.suite} is not there: `make packages` fetches it")
-    outcomes = [measure(draft, options.suite) for draft in DRAFTS]
-    print("| draft | schemas | followed | valid, allowed | invalid, refused | valid, not allowed, of |\n| --- | --- | --- | --- | --- | --- |")
-    for each in outcomes:
-        refused = each.num_invalid - len(each.wrong)
-        missed = ", ".join(f"{name} {count}" for name, count in sorted(each.missed.items()))
-        print(
-            f"| {each.draft} | {each.num_schemas} | {each.num_followed} ({each.num_followed / each.num_schemas:.0%}) "
-            f"| {each.num_valid_allowed} of {each.num_valid} | {refused} of {each.num_invalid} | {missed} |"
-        )
-        for name in each.wrong:
-            print(f"invalid and allowed: {each.draft} {name}")
-    if options.out:
-        options.out.write_text(json.dumps([asdict(each) for each in outcomes], indent=1) + "\n")
+def texts_of(instance: Any) -> Iterator[str]:
+    """An instance as JSON, with the members of its objects in all orders, as far as they are few."""
+    for ordered in itertools.islice(_orders(instance), MAX_ORDERS):
+        yield json.dumps(ordered, ensure_ascii=False, separators=(",", ":"))
 
 
-if __name__ == "__main__":
-    main()
+def _orders(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for keys in itertools.permutations(value):
+            for values in itertools.product(*(list(_orders(value[key])) for key in keys)):
+                yield dict(zip(keys, values, strict=True))
+    elif isinstance(value, list):
+        for items in itertools.product(*(list(_orders(item)) for item in value)):
+            yield list(items)
+    else:
+        yield value
+
+
+def _allows(grammar: str, tokenizer: LLTokenizer, text: str) -> bool:
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
+    ids = tokenizer.tokenize_bytes(text.encode())
+    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())

@@ -14,7 +14,6 @@ from llguidance.gbnf_to_lark import any_to_lark
 from millstream.grammar.errors import GrammarError
 from millstream.grammar.numbers import bounded
 from millstream.grammar.plan import TurnPlan
-from millstream.grammar.schema_parts import parts
 from millstream.grammar.turn import grammar_of
 from millstream.grammar.widths import check_width
 from millstream.messages.grammar import GrammarSpec
@@ -136,9 +135,6 @@ def _tag(structure: Any, place: str) -> tuple[str, dict[str, Any], str]:
 
 
 def _written(schema: dict[str, Any]) -> str:
-    for path, part in parts(schema):
-        if path and "$ref" in part and isinstance(part.get("$id"), str):  # drafts differ in what that is
-            raise GrammarError("`$id` beside `$ref` is not supported", path)
     try:
         return json.dumps(bounded(schema), allow_nan=False)
     except ValueError:

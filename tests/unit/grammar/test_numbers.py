@@ -8,7 +8,7 @@ import pytest
 
 from millstream.grammar.errors import GrammarError
 from millstream.grammar.numbers import LEAST_INTEGER, MOST_INTEGER
-from benchmarks.schemas.grammar import SchemaGrammar
+from tests.support.schemas import SchemaGrammar
 
 ENDLESS = "9" * 400
 

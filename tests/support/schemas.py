@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from itertools import permutations
 from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
@@ -13,7 +11,6 @@ from millstream.grammar.limits import parser_limits
 from millstream.grammar.source import of_schema
 from millstream.grammar.vocabulary import Vocabulary
 
-MAX_ORDERED = 5  # members
 _END = 256
 _BYTES = Vocabulary(tokens=[*(bytes([byte]) for byte in range(256)), b"<end>"], special_ids=[_END], eos_ids=[_END])
 
@@ -40,16 +37,8 @@ class SchemaGrammar:
         return not ids or (self._matcher.consume_tokens(ids) and self._matcher.is_accepting())
 
     def allows_value(self, value: Any) -> bool:
-        """Whether it lets a value through, written as compactly as can be, the members of an object in any order."""
-        return any(self.allows(json.dumps(each, ensure_ascii=False, separators=(",", ":"))) for each in _orders(value))
-
-
-def _orders(value: Any) -> Iterator[Any]:
-    """A value with the members of its outermost object in every order; as it is where they are many."""
-    if isinstance(value, dict) and len(value) <= MAX_ORDERED:
-        yield from map(dict, permutations(value.items()))
-    else:
-        yield value
+        """Whether it lets a value through, written as compactly as can be, its members in this order."""
+        return self.allows(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 _made: list[LLTokenizer] = []
