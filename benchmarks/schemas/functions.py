@@ -1,4 +1,4 @@
-"""Enforced calls on the conversations of the Berkeley Function-Calling Leaderboard: whether each is complete and follows its schema.
+"""Enforced calls on the conversations of the Berkeley Function-Calling Leaderboard: is each complete and of its schema?
 
     millstream serve --chat-template tests/clients/programs/tools.jinja
     python -m benchmarks.schemas.functions --url http://127.0.0.1:30000
