@@ -40,6 +40,8 @@ def _limits(schema: dict[str, Any]) -> dict[str, Any]:
     if not named & {"integer", "number"} or "const" in schema or "enum" in schema:
         return {}
     has_low, has_high = any(name in schema for name in _LOW), any(name in schema for name in _HIGH)
+    least: float
+    most: float
     if "number" not in named:
         least, most = LEAST_INTEGER, MOST_INTEGER
     elif has_low or has_high:
