@@ -71,6 +71,12 @@ def test_json_and_a_file_for_perfetto(capsys: pytest.CaptureFixture[str], tmp_pa
     assert json.loads(file.read_text()) == {"traceEvents": []}
 
 
+def test_a_file_that_cannot_be_written_is_said_in_a_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with openai_stand_in(answer, GETS) as server:
+        assert run(["trace", "Hi", "--url", server.url, "--perfetto", str(tmp_path / "none" / "trace.json")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
 def test_another_server_knows_no_timelines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "END_WAIT_S", 0.0)
     with openai_stand_in(answer) as server:
