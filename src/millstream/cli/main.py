@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
-import select
 import signal
 import sys
 from pathlib import Path
@@ -26,6 +24,7 @@ from millstream.cli.examples import examples_text
 from millstream.cli.keys import with_keys_of_files
 from millstream.cli.ledger import ledger_table
 from millstream.cli.options import Options, Sources
+from millstream.cli.standard import open_closed_streams, reader_has_gone
 from millstream.config import EMBEDDED_MODEL, ServerConfig
 from millstream.errors import StartupError
 from millstream.launch.supervisor import Supervisor
@@ -275,25 +274,16 @@ def _resolve(config: ServerConfig, path: str | None) -> ServerConfig:
 
 def main() -> None:
     """Entry point of the `millstream` command."""
+    open_closed_streams()
     setproctitle("millstream::supervisor")  # arguments show in the list of processes, and may be keys
     try:
         status = run()
         sys.stdout.flush()
     except BrokenPipeError:
-        if not _reader_has_gone():
+        if not reader_has_gone():
             raise
         status = READER_GONE
     sys.exit(status)
-
-
-def _reader_has_gone() -> bool:
-    """Whether nobody reads standard output any more, as behind `| head`. Then nothing is written there at the exit, either."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    if not any(event & select.POLLERR for _, event in poll.poll(0)):
-        return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return True
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 
 from millstream.cli.client import ServerError, fetch, fetch_ok
 from millstream.cli.remote import Remote, command_app
+from millstream.errors import StartupError
 
 END_WAIT_S = 5.0  # the server keeps the record when its client has the last byte, which is a moment later
 POLL_S = 0.02
@@ -65,7 +66,7 @@ def trace(
 ) -> int:
     """Send one chat request to a running Millstream server and show the way it took: stations, objects, tokens, text, times.
 
-    Exits with 0; 1: the server failed or refused, or knows no timelines; 2: wrong arguments.
+    Exits with 0; 1: no server answers, it failed or refused, or knows no timelines; 2: wrong arguments.
 
     Parameters
     ----------
@@ -86,7 +87,10 @@ def trace(
     request = _timeline(remote, path)
     if perfetto is not None:
         file = fetch_ok(remote.base, f"{path}?format=perfetto", remote.key)
-        perfetto.write_bytes(msgspec.json.encode(file))
+        try:
+            perfetto.write_bytes(msgspec.json.encode(file))
+        except OSError as error:
+            raise StartupError(f"`{perfetto}` cannot be written: {error.strerror}.") from None
     if as_json:
         made = {"request": request, "deltas": [delta._asdict() for delta in seen.deltas], "client_ms": seen.total_ms}
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(made), indent=2).decode() + "\n")

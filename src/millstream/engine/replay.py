@@ -48,7 +48,6 @@ class Recording:
     head: Head
     engine: EngineInfo
     call: Call
-    requests: list[Opened]
     rows: list[Row]
     wire: Wire
     body: bytes
@@ -73,7 +72,12 @@ def read_recording(path: Path) -> Recording:
     try:
         lines: list[Any] = [msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines()]
         head, call, wire = lines[0], lines[1], lines[-1]
-    except (OSError, ValueError, IndexError) as error:
+        requests = [
+            msgspec.convert(line.request, TokenizedGenerateReqInput, str_keys=True)
+            for line in lines
+            if isinstance(line, Opened)
+        ]
+    except (OSError, ValueError, IndexError, RecursionError) as error:
         raise NotReplayable(f"{path} is not a recording: {error}") from None
     if not (isinstance(head, Head) and isinstance(call, Call) and isinstance(wire, Wire)) or head.format != FORMAT:
         raise NotReplayable(f"{path} is not a whole recording of format {FORMAT}")
@@ -84,10 +88,9 @@ def read_recording(path: Path) -> Recording:
     rows = [line for line in lines if isinstance(line, Row)]
     if any(row.details is not None and row.details.prompt_logprobs is not None for row in rows):
         raise NotReplayable("log probabilities of prompts are not played back")
-    requests = [line for line in lines if isinstance(line, Opened)]
-    if any(line.request["sampling"].get("grammar") for line in requests):
+    if any(request.sampling.grammar for request in requests):
         raise NotReplayable("tokens that a grammar forced are not played back")
-    return Recording(head, head.engine, call, requests, rows, wire, wire.body)
+    return Recording(head, head.engine, call, rows, wire, wire.body)
 
 
 def replay(recording: Recording) -> Result:

@@ -98,9 +98,10 @@ class Tape:
         """The body was read."""
         try:
             value = msgspec.json.decode(body)
-        except ValueError:
-            value = None  # what is no JSON is answered by the same error whatever it is
-        self._add(Call(method, path, self._mask.text(value) if self._mask else value))
+            value = self._mask.text(value) if self._mask else value
+        except (ValueError, RecursionError):
+            value = None  # what is no JSON, or nested too deeply, is answered by the same error whatever it is
+        self._add(Call(method, path, value))
 
     def opened(self, requests: Sequence[TokenizedGenerateReqInput]) -> int:
         """Requests are dispatched; returns the number of the first."""

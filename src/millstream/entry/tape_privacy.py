@@ -23,7 +23,6 @@ _KEPT = {
     "reasoning_effort",
     "kind",
 }
-_IDS = {"input_ids", "token_ids", "prompt_token_ids", "tokens", "stop_token_ids"}
 
 
 class Mask:
@@ -45,8 +44,11 @@ class Mask:
         if isinstance(value, dict):
             return {name: self.text(each, name) for name, each in value.items()}
         if isinstance(value, list | tuple):
-            if key in _IDS and all(type(each) is int for each in value):
+            kinds = set(map(type, value))
+            if kinds == {int}:  # ids, whatever the API calls them
                 return self.ids(list(value))
+            if kinds <= {int, float} and value:  # embeddings
+                return [0.0] * len(value)
             return [self.text(each, key) for each in value]
         return value
 

@@ -16,6 +16,8 @@ from millstream.detokenizer import detokenizer_manager
 from millstream.engine.core import Core
 from millstream.engine.replay import NotReplayable, masked, read_recording, replay
 from millstream.entry.http.app import App
+from millstream.entry.tape import Tape
+from millstream.entry.tape_privacy import Mask
 from tests.support.asgi import Call, Response
 from tests.support.chat import script
 
@@ -146,6 +148,27 @@ def test_in_privacy_no_text_is_kept_and_it_is_not_replayed(tmp_path: Path) -> No
         made.core.close()
 
 
+def test_in_privacy_no_ids_of_a_prompt_are_kept_by_whatever_name_they_came(tmp_path: Path) -> None:
+    made = Recorder(tmp_path, record_privacy=True)
+    try:
+        made.ask("/v1/completions", {"prompt": [71, 72, 73], "max_tokens": 1})
+        made.ask("/v1/embeddings", {"input": [[71, 72], [73]]})
+        texts = [file.read_text() for file in made.recordings()]
+    finally:
+        made.core.close()
+    calls = [json.loads(text.splitlines()[1])["body"] for text in texts]
+    assert [call.get("prompt", call.get("input")) for call in calls] == [[0, 1, 2], [[0, 1], [2]]]
+    assert not any(f"{number}" in line for text in texts for line in text.splitlines()[1:2] for number in (71, 72, 73))
+
+
+@pytest.mark.parametrize("privacy", [False, True])
+def test_a_body_that_is_nested_too_deeply_is_recorded_as_none(privacy: bool) -> None:
+    tape = Tape(Mask() if privacy else None)
+    for depth in (600, 100_000):
+        tape.asked("POST", "/generate", b'{"text": ' + b"[" * depth + b"]" * depth + b"}")
+    assert json.loads(tape.lines[-1])["body"] is None
+
+
 def test_those_that_fail_are_kept_where_that_is_asked_for(tmp_path: Path) -> None:
     made = Recorder(tmp_path, record_failed=True)
     try:
@@ -163,8 +186,18 @@ def test_what_is_no_recording_is_said_so(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     with pytest.raises(NotReplayable):
         read_recording(file)
-    file.write_text("{}\n")
-    with pytest.raises(NotReplayable):
+    for line in ("{}", '{"type": "request", "request": 5}', "[" * 100_000):
+        file.write_text(line + "\n")
+        with pytest.raises(NotReplayable):
+            read_recording(file)
+
+
+def test_a_recording_with_a_foreign_line_is_refused(recorder: Recorder) -> None:
+    recorder.ask("/v1/chat/completions", chat("a"))
+    (file,) = recorder.recordings()
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:2], '{"type": "request", "request": {"sampling": 1}}', *lines[2:]]))
+    with pytest.raises(NotReplayable, match="not a recording"):
         read_recording(file)
 
 
