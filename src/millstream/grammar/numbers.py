@@ -36,7 +36,7 @@ def bounded(schema: Any) -> Any:
 def _limits(schema: dict[str, Any]) -> dict[str, Any]:
     """The limits that it lacks."""
     types = schema.get("type")
-    named = set(types) if isinstance(types, list) and all(isinstance(name, str) for name in types) else {types}
+    named = {name for name in (types if isinstance(types, list) else [types]) if isinstance(name, str)}
     if not named & {"integer", "number"} or "const" in schema or "enum" in schema:
         return {}
     has_low, has_high = any(name in schema for name in _LOW), any(name in schema for name in _HIGH)
