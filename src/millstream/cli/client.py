@@ -182,7 +182,8 @@ def _send(
     except (OSError, http.client.HTTPException) as error:
         connection.close()
         raise Unreachable(
-            f"no server answers at {url}: {error or type(error).__name__}.", hint="millstream serve, or name another --url"
+            f"no server answers at {url}: {error or type(error).__name__}.",
+            hint="start one with `millstream serve`, or name another --url",
         ) from None
     except BaseException:
         connection.close()

@@ -66,7 +66,7 @@ def trace(
 ) -> int:
     """Send one chat request to a running Millstream server and show the way it took: stations, objects, tokens, text, times.
 
-    Exits with 0; 1: the server failed or refused, or knows no timelines; 2: wrong arguments.
+    Exits with 0; 1: no server answers, it failed or refused, or knows no timelines; 2: wrong arguments.
 
     Parameters
     ----------

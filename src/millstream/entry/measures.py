@@ -78,8 +78,10 @@ def _samples(service: Service) -> Iterator[Sample]:
         if (usage := usage_of(pid)) is not None:
             yield sample(families.CPU, usage.cpu_s, name)
             yield sample(families.MEMORY, usage.resident_bytes, name)
-    executor = "" if service.started is None else service.started.engine.executor
-    yield sample(families.BUILD, 1, __version__, executor, model_name(service))
+    engine = None if service.started is None else service.started.engine
+    yield sample(families.BUILD, 1, __version__, "" if engine is None else engine.executor, model_name(service))
+    if engine is not None:
+        yield sample(families.KV_CACHE, 1, str(engine.page_size), str(engine.num_pages))
 
 
 def model_name(service: Service) -> str:

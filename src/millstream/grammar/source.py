@@ -12,6 +12,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
 from millstream.grammar.errors import GrammarError
+from millstream.grammar.numbers import bounded
 from millstream.grammar.plan import TurnPlan
 from millstream.grammar.turn import grammar_of
 from millstream.grammar.widths import check_width
@@ -67,7 +68,7 @@ def of_schema(schema: Any) -> str:
     if not isinstance(schema, dict):
         raise GrammarError("a schema must be an object")
     check_width(schema)
-    return str(LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS))
+    return str(LLMatcher.grammar_from_json_schema(_written(schema), overrides=JSON_OPTIONS))
 
 
 def _read(spec: GrammarSpec) -> Any:
@@ -111,7 +112,7 @@ def _of_tags(form: Any) -> str:
         rules.append(f"trigger_{index}[lazy]: TEXT {_quoted(trigger)}")
         rest = _quoted(begin[len(trigger) :]) if len(begin) > len(trigger) else ""
         close = _quoted(end) if end else ""
-        rules.append(f"tag_{index}: trigger_{index} {rest} %json {json.dumps(_with_options(schema))} {close}")
+        rules.append(f"tag_{index}: trigger_{index} {rest} %json {_written(_with_options(schema))} {close}")
     lines = [f"start: ({' | '.join(names)})* TEXT", f"TEXT: /{ANY_TEXT}/", *rules]
     return str(LLMatcher.grammar_from_lark("\n".join(lines) + "\n"))
 
@@ -131,6 +132,15 @@ def _tag(structure: Any, place: str) -> tuple[str, dict[str, Any], str]:
     except GrammarError as error:
         raise GrammarError(error.message, f"{place}.schema.{error.place}" if error.place else f"{place}.schema") from None
     return begin, schema, end
+
+
+def _written(schema: dict[str, Any]) -> str:
+    try:
+        return json.dumps(bounded(schema), allow_nan=False)
+    except ValueError:
+        raise GrammarError("a number in it is too large, or none") from None
+    except RecursionError:
+        raise GrammarError("it is too deep") from None
 
 
 def _with_options(schema: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from millstream.grammar.errors import GrammarError
+from millstream.grammar.schema_parts import parts
 from millstream.grammar.schema_types import resolved
 
 MAX_ITEMS = 1_950  # of the library's 2,000 in a row
@@ -16,10 +17,7 @@ MAX_LITERAL = 1_000  # characters of a key or a value that is given: each is a s
 _ITEMS_PER_KEY = 4  # for each optional key that may come next, measured
 _MAX_DEPTH = 16
 
-_MAPS = ("$defs", "definitions", "properties", "patternProperties")
 _CHOICES = ("anyOf", "oneOf", "allOf")
-_LISTS = (*_CHOICES, "prefixItems", "items")
-_SINGLE = ("items", "additionalItems", "additionalProperties")
 
 
 def check_width(schema: dict[str, Any]) -> None:
@@ -28,23 +26,11 @@ def check_width(schema: dict[str, Any]) -> None:
     Raises:
         GrammarError: one is too wide; `place` is where.
     """
-    todo: list[tuple[str, Any]] = [("", schema)]
-    while todo:
-        path, part = todo.pop()
-        if not isinstance(part, dict):
-            continue
+    for path, part in parts(schema):
         if _items(part, schema, _MAX_DEPTH) > MAX_ITEMS and not _has_wide_branch(part, schema):
             raise GrammarError("it is too wide: there are too many optional members or alternatives at one place", path)
         if any(isinstance(text, str) and len(text) > MAX_LITERAL for text in _literals(part)):
             raise GrammarError(f"it has a name or value of more than {MAX_LITERAL} characters", path)
-        before = f"{path}." if path else ""
-        for name in _MAPS:
-            if isinstance(part.get(name), dict):
-                todo += ((f"{before}{name}.{key[:100]}", child) for key, child in part[name].items())
-        for name in _LISTS:
-            if isinstance(part.get(name), list):
-                todo += ((f"{before}{name}[{index}]", child) for index, child in enumerate(part[name]))
-        todo += ((f"{before}{name}", part[name]) for name in _SINGLE if isinstance(part.get(name), dict))
 
 
 def _items(part: Any, root: dict[str, Any], depth: int) -> int:

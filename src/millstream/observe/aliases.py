@@ -1,6 +1,7 @@
 """Aliases: the numbers of our families under the names that dashboards, autoscalers and benchmark tools look for.
 
-Each has the labels `model_name`, the served model's first name, and `engine`, always 0; over our other labels it is the sum.
+Each has the labels `model_name`, the served model's first name, and `engine`, always 0; over our other labels it is the sum,
+unless they are kept under the names that are looked for.
 """
 
 from __future__ import annotations
@@ -16,17 +17,27 @@ LABELS = ("model_name", "engine")
 
 @dataclass(frozen=True)
 class Alias:
-    """`name` stands for `family`. With `label`, the values of the family's `cause` become its, by the words in `words`."""
+    """`name` stands for `family`.
+
+    With `label`, the values of the family's `cause` become its, by the words in `words`. With `kept`, the family's labels stay,
+    under these names, in their order.
+    """
 
     name: str
     family: Family
     label: str = ""
     words: dict[str, str] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
 
     @property
     def exported(self) -> str:
         """The name that it has in an answer."""
         return PREFIX + self.name + ("_total" if self.family.kind == "counter" else "")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that it has in an answer."""
+        return (*LABELS, *((self.label,) if self.label else self.kept))
 
 
 _FINISHED = {  # a request that was never admitted has not finished
@@ -64,4 +75,5 @@ ALIASES = (
     Alias("request_generation_tokens", families.REQUEST_COMPLETION),
     Alias("spec_decode_num_draft_tokens", families.DRAFT_TOKENS),
     Alias("spec_decode_num_accepted_tokens", families.ACCEPTED_DRAFT_TOKENS),
+    Alias("cache_config_info", families.KV_CACHE, kept=("block_size", "num_gpu_blocks")),
 )

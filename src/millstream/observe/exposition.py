@@ -73,8 +73,7 @@ class _Page(Collector):
                 yield metric
         for alias in ALIASES:
             values = self._renamed(alias)
-            labels = (*aliases.LABELS, alias.label) if alias.label else aliases.LABELS
-            if (metric := self._metric(aliases.PREFIX + alias.name, alias.family, labels, values)) is not None:
+            if (metric := self._metric(aliases.PREFIX + alias.name, alias.family, alias.labels, values)) is not None:
                 yield metric
 
     def _renamed(self, alias: Alias) -> dict[Labels, float]:
@@ -82,6 +81,8 @@ class _Page(Collector):
         if alias.family.kind == "histogram":
             return {ours: 0.0}
         numbers = self._numbers.get(alias.family.name, {})
+        if alias.kept:
+            return {(*ours, *labels): value for labels, value in numbers.items()}
         if not alias.label:
             return {ours: sum(numbers.values())} if numbers else {}
         if not numbers:

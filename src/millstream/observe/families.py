@@ -122,6 +122,7 @@ RETRACTIONS = Family("retractions", "counter", "Times that a request's pages wen
 PREEMPTIONS = Family("preemptions", "counter", "Of those, for a request of higher priority.")
 DRAFT_TOKENS = Family("draft_tokens", "counter", "Tokens guessed.")
 ACCEPTED_DRAFT_TOKENS = Family("accepted_draft_tokens", "counter", "Tokens guessed right.")
+FORCED_TOKENS = Family("forced_tokens", "counter", "Tokens appended without a draw, since the grammar left nothing else.")
 
 # text, by the detokenizer
 DROPPED_ROWS = Family("detokenizer_rows_dropped", "counter", "Rows of requests that the detokenizer did not know.")
@@ -135,6 +136,9 @@ CPU = Family("process_cpu_seconds", "counter", "CPU time of a process.", ("proce
 MEMORY = Family("process_resident_bytes", "gauge", "Memory of a process.", ("process",))
 RESTARTS = Family("process_restarts", "counter", "Processes that took the place of one that died.", ("process",))
 BUILD = Family("build_info", "gauge", "Always 1; what runs is in the labels.", ("version", "executor", "model"))
+KV_CACHE = Family(
+    "kv_cache_info", "gauge", "Always 1; tokens of a KV page and how many pages there are.", ("page_size", "num_pages")
+)
 
 BY_NAME: dict[str, Family] = {family.name: family for family in list(globals().values()) if isinstance(family, Family)}
 

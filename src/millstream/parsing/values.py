@@ -2,18 +2,20 @@
 
 A string goes on as it comes. Anything else waits for its end: what is JSON of an allowed type stays as the model wrote it, what
 is a value as Python writes it becomes JSON, and what fits nothing is a string. So is the value of an argument that the schema
-does not know.
+does not know. The marker that ends a value is text where it stands within a string of JSON.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 from millstream.grammar.schema_types import STRING, TYPES, allowed_types
 from millstream.parsing.literals import PYTHON, whole_value
 from millstream.parsing.reader import EndOfText, Markers, Reader, Reading
 
+_QUOTES = re.compile(r'\\.|"', re.DOTALL)
 Put = Callable[[str, str], object]  # JSON, and what stands for it in the text
 
 
@@ -40,6 +42,9 @@ class ObjectWriter:
         cut = _Edges(edge, value.add, self._put)
         try:
             yield from reader.until(Markers([close]), cut.feed)
+            while value.is_within_string():
+                cut.feed(close)
+                yield from reader.until(Markers([close]), cut.feed)
         except EndOfText:
             value.broken()
             raise
@@ -89,6 +94,10 @@ class _Text:
     def end(self, close: str) -> None:
         self._put('"', close)
 
+    def is_within_string(self) -> bool:
+        """Text has no quotes that could hold its end."""
+        return False
+
     def broken(self) -> None:
         """It was passed on as far as it came."""
 
@@ -100,13 +109,29 @@ class _Collected:
         self._put = put
         self._allowed = allowed
         self._texts: list[str] = []
+        self._first = ""  # character that is no space
+        self._num_scanned = 0  # of `_texts`
+        self._is_quoted = False
 
     def add(self, text: str) -> None:
         self._put("", text)
         self._texts.append(text)
+        self._first = self._first or text.lstrip()[:1]
 
     def end(self, close: str) -> None:
         self._put(typed("".join(self._texts), self._allowed), close)
+
+    def is_within_string(self) -> bool:
+        """Whether what there is ends within a string of an array or object: a marker there is text of the model's own.
+
+        Not where the value may be a string itself: that would be one with an odd quote.
+        """
+        if "string" in self._allowed or self._first not in ("[", "{"):
+            return False
+        for found in _QUOTES.finditer("".join(self._texts[self._num_scanned :])):
+            self._is_quoted ^= found[0] == '"'
+        self._num_scanned = len(self._texts)
+        return self._is_quoted
 
     def broken(self) -> None:
         """What there is of it."""

@@ -39,6 +39,7 @@ class Meter:
             families.PREEMPTIONS: stats.preemptions,
             families.DRAFT_TOKENS: stats.draft_tokens,
             families.ACCEPTED_DRAFT_TOKENS: stats.accepted_draft_tokens,
+            families.FORCED_TOKENS: stats.forced_tokens,
             families.PROMPT_TOKENS: prompt_tokens,
             families.CACHED_TOKENS: cached_tokens,
             families.COMPLETION_TOKENS: self.completion_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,20 @@ def test_a_server_that_refuses_is_quoted(capsys: pytest.CaptureFixture[str]) -> 
     with openai_stand_in(lambda body: (400, {"error": {"message": "no such thing"}})) as server:
         assert run(["trace", "Hi", "--url", server.url]) == 1
     assert "no such thing" in capsys.readouterr().err
+
+
+def test_without_a_server_it_says_what_starts_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["trace", "Hi", "--url", "http://127.0.0.1:1"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "no server answers at http://127.0.0.1:1" in told.err
+    assert "`millstream serve`" in told.err
+
+
+def test_help_tells_the_exit_codes_and_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["trace", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Exits with 0" in shown
+    for line in module.EXAMPLES.strip().splitlines():
+        assert line in shown
+        module.app.parse_args(shlex.split(line)[2:], exit_on_error=False)

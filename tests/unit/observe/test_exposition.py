@@ -49,6 +49,15 @@ def test_both_formats_say_the_same() -> None:
     assert values(plain.decode()) == values(other.decode(), parse_openmetrics)
 
 
+def test_the_size_of_the_kv_cache_is_in_labels_under_both_names() -> None:
+    told = Tally("entry").measures([sample(families.KV_CACHE, 1, "16", "64")])
+    assert told is not None
+    found = values(expose([told], "m")[0].decode())
+    assert found["millstream:kv_cache_info", (("num_pages", "64"), ("page_size", "16"))] == 1
+    asked = (("block_size", "16"), ("engine", "0"), ("model_name", "m"), ("num_gpu_blocks", "64"))
+    assert found["vllm:cache_config_info", asked] == 1
+
+
 def test_aliases_have_the_numbers_of_ours() -> None:
     found = values(expose(some(), "m")[0].decode())
     labels = (("engine", "0"), ("model_name", "m"))

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.errors import StartupError
 from millstream.parsing.draft import Tools
-from millstream.parsing.events import ArgumentsDelta, CallBegin, CallEnd, ContentDelta, Parsed, ReasoningDelta
+from millstream.parsing.events import ArgumentsDelta, CallBegin, CallEnd, ContentDelta, Parsed, ReasoningDelta, join
 from millstream.parsing.pipeline import Pipeline, Reading, parse
 from millstream.parsing.reader import Markers
 from millstream.parsing.registry import (
@@ -19,7 +19,7 @@ from millstream.parsing.registry import (
     tool_format,
     tool_format_names,
 )
-from tests.support.cuts import events_of, parsed_in_any_cut
+from tests.support.cuts import cuts, events_of, parsed_in_any_cut
 
 ANY = Tools()
 
@@ -79,6 +79,29 @@ def test_long_strings_are_streamed_in_tagged_and_pythonic_calls_too(name: str, b
     assert first[0] == CallBegin(0, "w", None)
     for _ in range(20):
         assert pipeline.feed("line ") == [ArgumentsDelta(0, "line ")]
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "close", "end"),
+    [
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=w>\n<parameter=o>\n",
+            "</parameter>",
+            "\n</parameter>\n</function>\n</tool_call>",
+        ),
+        ("glm45", "<tool_call>w\n<arg_key>o</arg_key>\n<arg_value>", "</arg_value>", "</arg_value>\n</tool_call>"),
+    ],
+)
+def test_a_closing_tag_within_a_string_of_json_is_text_of_it(name: str, begin: str, close: str, end: str) -> None:
+    for type_, value in (("object", {"a": f'\\"{close}', "b": [close * 2, "\\"]}), ("array", [f"x{close}\n", 1, close])):
+        reading = Reading(tool_format=tool_format(name), tools=Tools({"w": {"properties": {"o": {"type": type_}}}}))
+        text = begin + json.dumps(value) + end
+        for pieces in cuts(text):
+            parsed = join(events_of(pieces, reading))
+            assert calls_of(parsed) == [("w", {"o": value})] and parsed.ends_in_calls
+    broken = join(events_of([f'{begin}["x{end}'], reading))
+    assert not broken.ends_in_calls
 
 
 def test_what_only_looks_like_a_marker_goes_on_as_soon_as_it_fails() -> None:
