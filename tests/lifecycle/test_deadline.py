@@ -63,7 +63,8 @@ def test_the_connection_of_a_stream_that_failed_takes_the_next_request(served: t
     first = connection.sock
     for _ in range(3):
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        assert (b"response.failed" if "input" in body else b"deadline") in connection.getresponse().read()
+        told = connection.getresponse().read()  # an error in place of a stream, where the server was busy for all of that time
+        assert b"response.failed" in told or b"deadline" in told
         connection.request("GET", "/health")
         assert connection.getresponse().read()
         assert connection.sock is first

@@ -35,7 +35,7 @@ def request_of(url: str, name: str, until: Callable[[dict[str, Any]], bool]) -> 
     """The timeline of a request, once it is as `until` wants it."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
-        answer = httpx.get(f"{url}/v1/requests/{name}", timeout=30)
+        answer = httpx.get(f"{url}/v1/requests/{name}", timeout=60)
         if answer.status_code == 200 and until(answer.json()):
             found: dict[str, Any] = answer.json()
             return found
@@ -135,7 +135,7 @@ def test_every_worker_sends_its_spans_at_the_latest_when_the_server_stops() -> N
             span_ids.add(answer.headers["traceparent"].split("-")[2])
         for number in range(8):
             request_of(url, f"r{number}", has_ended)
-        listed = httpx.get(f"{url}/v1/requests", timeout=30).json()["data"]
+        listed = httpx.get(f"{url}/v1/requests", timeout=60).json()["data"]
         assert {line["request_id"] for line in listed} >= {f"r{number}" for number in range(8)}
         assert server.stop() == 0, server.log()
         roots = [span for span in seen.spans if span.kind == 2]
