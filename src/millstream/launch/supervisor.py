@@ -18,6 +18,7 @@ from types import FrameType
 
 from millstream.config import ServerConfig
 from millstream.errors import StartupError
+from millstream.ipc.address import make_socket_directory
 from millstream.launch.crew import Crew
 from millstream.launch.listen import bind, url_of
 from millstream.launch.spawn import Child
@@ -49,7 +50,7 @@ class Supervisor:
                 stopped and removed by then.
         """
         listener = bind(self._config.host, self._config.port)
-        directory = tempfile.mkdtemp(prefix="millstream-")  # mode 0700: nobody else can connect
+        directory = make_socket_directory(tempfile.gettempdir())
         self._watch_signals()
         self._crew = Crew(self._config, directory, listener, self._selector)
         shutdown = Shutdown(has_failed=True)
