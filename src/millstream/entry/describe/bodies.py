@@ -93,7 +93,7 @@ def json_schema(body: Body) -> Schema:
         "type": "object",
         "properties": properties,
         "required": [name for name, facts in body.fields.items() if facts.is_required],
-        "additionalProperties": body.takes_others,
+        "additionalProperties": body.takes_others or ({"type": "null"} if body.takes_null else False),
     }
     return schema if body.example is None else schema | {"examples": [body.example]}
 
