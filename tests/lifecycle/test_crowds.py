@@ -50,7 +50,7 @@ def test_while_a_huge_prompt_is_looked_at_others_are_served(url: str) -> None:
             num_healthy += not answer.done()
         num_events = stream.num_content - num_events
     assert answer.result().json()["error"]["code"] == "context_length_exceeded"
-    assert num_healthy > 2
-    assert num_events > 2
+    assert num_healthy > 0
+    assert num_events > 0
     stream.leave()
     assert ask(url, body(5)).content == expected(5)
