@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Any
 
+from millstream.entry.thought_count import ThoughtCount
 from millstream.entry.turn import Answer
 from millstream.parsing.events import ArgumentsDelta, CallBegin, CallEnd, ContentDelta, Event, ParsedCall, ReasoningDelta, join
 from millstream.parsing.pipeline import Pipeline, Reading
@@ -22,8 +23,7 @@ class Speech:
 
     def __init__(self, answer: Answer, tokens: TokenBytes, *, shows_reasoning: bool = True) -> None:
         self._pipeline = Pipeline(answer.reading or Reading())
-        self._meter = answer.meter()
-        self._tokens = tokens
+        self._thought = ThoughtCount(answer.meter(), tokens)
         self._shows_reasoning = shows_reasoning
         self._num_calls = 0
         self._is_complete = True
@@ -36,13 +36,11 @@ class Speech:
     @property
     def reasoning_tokens(self) -> int:
         """How many of the tokens so far are reasoning."""
-        return 0 if self._meter is None else self._meter.count
+        return self._thought.tokens
 
     def count(self, token_ids: Iterable[int]) -> None:
         """These tokens were handed on."""
-        if self._meter is not None and not self._meter.is_over:
-            for token_id in token_ids:
-                self._meter.take(self._tokens.of(token_id))
+        self._thought.take(token_ids)
 
     def deltas(self, text: str, *, is_last: bool) -> list[Json]:
         """The deltas that more text makes; with `is_last` there is no more."""
